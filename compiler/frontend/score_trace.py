@@ -4,7 +4,8 @@ is an input of the function, as long as it broadcasts to the scores."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ VIEWS = (
 )  # fmt: skip
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 _F = arith.CmpFPredicate
+_EXACT = 1 << 24  # integers below are f32
 
 
 class NoScore(Exception):
@@ -115,6 +117,75 @@ _SUMS = (
     aten.mul.Scalar, aten.div.Scalar,
 )  # fmt: skip
 _PRODUCTS = (aten.mul.Tensor, aten.div.Tensor)
+ARITHMETIC = (*_SUMS, *_PRODUCTS, aten.abs.default, aten.minimum.default, aten.maximum.default, aten.clamp.default)
+
+
+def _affine(value: torch.Tensor) -> tuple[int, int, int] | None:
+    """(c, a, b) of a tensor whose elements at row i and column j of its last two dimensions are c + a i + b j, small
+    integers; None for others."""
+    if value.dtype == torch.bool or value.is_complex() or value.numel() < 2:
+        return None
+    rows, columns = ([1, *value.shape])[-2:]
+    tables = value.reshape(-1, rows, columns)
+    first = tables[0]
+    step = [first[1, 0] - first[0, 0] if rows > 1 else 0, first[0, 1] - first[0, 0] if columns > 1 else 0]
+    numbers = [float(first[0, 0]), *map(float, step)]
+    if any(not n.is_integer() or abs(n) * max(rows, columns) >= _EXACT for n in numbers):
+        return None
+    start, down, right = map(int, numbers)
+    places = start + down * torch.arange(rows)[:, None] + right * torch.arange(columns)
+    return (start, down, right) if bool((tables == places.to(value.dtype)).all()) else None
+
+
+class Places:
+    """What `ops` compute of an element's place in the scores, and of what broadcasts along rows or columns: as a part
+    of a function of scores, it need not be in memory for each of them."""
+
+    def __init__(self, constants: Any, ops: Collection[Any] = FLOATS) -> None:
+        self.constants, self.ops = constants, ops
+        self.affine: dict[Node, tuple[int, int, int]] = {}
+        self._computed: dict[Node, bool] = {}
+
+    def computes(self, node: Any) -> bool:
+        """Whether a node, one of the whole scores' extents, is made so. A constant is not: it may be a table."""
+        wide = isinstance(node, Node) and node not in self.constants and _is_wide(node)
+        return wide and self._reaches(node, 0)
+
+    def _reaches(self, node: Any, depth: int) -> bool:
+        if node is None or isinstance(node, (int, float)):
+            return True
+        if not isinstance(node, Node) or not isinstance(node.meta.get("val"), torch.Tensor) or depth > 30:
+            return False
+        if node not in self._computed:
+            self._computed[node] = self._is_affine(node) or self._is_leaf(node) or self._is_made(node, depth)
+        return self._computed[node]
+
+    def _is_affine(self, node: Node) -> bool:
+        if node not in self.constants or (numbers := _affine(self.constants.value(node))) is None:
+            return False
+        self.affine[node] = numbers
+        return True
+
+    def _is_leaf(self, node: Node) -> bool:
+        return not _is_wide(node) and node.meta["val"].dtype in (torch.bool, *_FLOATS)
+
+    def _is_made(self, node: Node, depth: int) -> bool:
+        if node.target in VIEWS:
+            source: Any = node.args[0]
+            wide = isinstance(source, Node) and _is_wide(source) and _stripped(source) == _stripped(node)
+            return wide and self._reaches(source, depth + 1)
+        known = node.target in self.ops and node.target is not aten.gelu.default and not node.kwargs
+        return known and all(self._reaches(x, depth + 1) for x in node.args)
+
+
+def _stripped(node: Node) -> list[int]:
+    """The shape without ones in front."""
+    return list(itertools.dropwhile(lambda n: n == 1, _shape(node)))
+
+
+def _is_wide(node: Node) -> bool:
+    shape = _shape(node)
+    return len(shape) > 1 and min(shape[-2:]) > 1
 
 
 class Score:
@@ -130,13 +201,14 @@ class Score:
         if not self._depends(root, 0) or self.product is None:
             raise NoScore
         self._check_readers(root, readers)
+        self.places = Places(constants)
         self.inputs: list[tuple[Node, int]] = []
         self._collect(root, set())
         self.lines: score_functions.Lines
         with context(), ir.Location.unknown():
             types = [self._element()] * len(self.inputs)
             self.lines = score_functions.write(
-                lambda x, b, h, i, j, *y: self._build(root, x, y), ir.F32Type.get(), types
+                lambda x, b, h, i, j, *y: self._build(root, x, (i, j), y), ir.F32Type.get(), types
             )
 
     def _depends(self, node: Any, depth: int) -> bool:
@@ -179,17 +251,24 @@ class Score:
             if node is not self.product and _shape(node)[-2:] != _shape(self.product)[-2:]:
                 raise NoScore
 
-    def _collect(self, node: Node, seen: set[Node]) -> None:
-        """The inputs, each once for each rank that it is read at."""
-        if node in seen or node is self.product:
+    def _collect(self, node: Node, seen: set[tuple[Node, int]], rank: int = 0) -> None:
+        """The inputs, each once for each rank that it is read at: what is computed of places is of its reader's."""
+        rank = rank or len(_shape(node))
+        if (node, rank) in seen or node is self.product:
             return
-        seen.add(node)
+        seen.add((node, rank))
         for x in node.args[:1] if node.target in VIEWS else node.args:
-            if self._dependent.get(x):  # type: ignore[arg-type]
-                self._collect(x, seen)  # type: ignore[arg-type]
-            elif isinstance(x, Node) and self._number(x) is None:
-                if (x, len(_shape(node))) not in self.inputs:
-                    self.inputs.append((x, len(_shape(node))))
+            if not isinstance(x, Node) or self._number(x) is not None:
+                continue
+            inside = not self._dependent.get(node)
+            if self._dependent.get(x):
+                self._collect(x, seen)
+            elif inside and x in self.places.affine:
+                continue
+            elif self.places.computes(x) or inside and _is_wide(x):
+                self._collect(x, seen, rank)
+            elif (x, rank) not in self.inputs:
+                self.inputs.append((x, rank))
 
     @property
     def linear(self) -> bool:
@@ -230,8 +309,11 @@ class Score:
             return float(self.constants.value(x))
         return None
 
-    def _build(self, root: Node, score: ir.Value, inputs: tuple[ir.Value, ...]) -> ir.Value:
-        made: dict[Node, ir.Value] = {self.product: score}  # type: ignore[dict-item]
+    def _build(
+        self, root: Node, score: ir.Value, place: tuple[ir.Value, ir.Value], inputs: tuple[ir.Value, ...]
+    ) -> ir.Value:
+        assert self.product is not None
+        made: dict[tuple[Node, int], ir.Value] = {}
         given = {key: value for key, value in zip(self.inputs, inputs, strict=True)}
 
         def value(x: Any, rank: int) -> Any:
@@ -242,24 +324,41 @@ class Score:
             if not isinstance(x, Node):
                 raise NoScore
             if self._dependent.get(x):
-                return node(x)
-            found = given[x, rank]
-            if isinstance(found.type, ir.IntegerType):
-                return found
-            wide = ir.F32Type.get()
-            found = found if found.type == wide else arith.ExtFOp(wide, found).result
-            return arith.CmpFOp(_F.UNE, found, _f32(0.0)).result if x.meta["val"].dtype == torch.bool else found
+                return score if x is self.product else node(x, len(_shape(x)))
+            if (x, rank) in given:
+                return _input_value(given[x, rank], x.meta["val"].dtype)
+            return _of_place(self.places.affine[x], place) if x in self.places.affine else node(x, rank)
 
-        def node(x: Node) -> ir.Value:
-            if x not in made:
+        def node(x: Node, rank: int) -> ir.Value:
+            if (x, rank) not in made:
                 if x.target in VIEWS:
-                    made[x] = value(x.args[0], 0)
+                    made[x, rank] = value(x.args[0], rank)
                 elif x.target is aten.pow.Tensor_Scalar:
-                    made[x] = _power(value(x.args[0], 0), x.args[1])
+                    made[x, rank] = _power(value(x.args[0], rank), x.args[1])
                 else:
-                    operands = [value(a, len(_shape(x))) for a in x.args]
-                    made[x] = FLOATS[x.target](*operands, **x.kwargs)
-            return made[x]
+                    made[x, rank] = FLOATS[x.target](*[value(a, rank) for a in x.args], **x.kwargs)
+            return made[x, rank]
 
-        result = node(root)
-        return result
+        return value(root, 0)
+
+
+def _input_value(given: ir.Value, dtype: torch.dtype) -> ir.Value:
+    """An input's element as f32, or of a mask's as i1."""
+    if isinstance(given.type, ir.IntegerType):
+        return given
+    wide = ir.F32Type.get()
+    given = given if given.type == wide else arith.ExtFOp(wide, given).result
+    return arith.CmpFOp(_F.UNE, given, _f32(0.0)).result if dtype == torch.bool else given
+
+
+def _of_place(numbers: tuple[int, int, int], place: tuple[ir.Value, ir.Value]) -> ir.Value:
+    """c + a i + b j as f32, exact."""
+    start, *factors = numbers
+    total: ir.Value | None = None
+    for factor, index in zip(factors, place, strict=True):
+        if factor:
+            whole = arith.IndexCastOp(ir.IntegerType.get_signless(64), index).result
+            term = arith.SIToFPOp(ir.F32Type.get(), whole).result
+            term = term if factor == 1 else _MUL(term, _f32(float(factor)))
+            total = term if total is None else _ADD(total, term)
+    return _f32(float(start)) if total is None else _ADD(total, _f32(float(start))) if start else total

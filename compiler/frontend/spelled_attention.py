@@ -17,7 +17,7 @@ from torch.fx import Graph, Node
 
 import mlirc.frontend.gather_matrices  # noqa: F401  registers the op
 from mlirc.frontend.attention import is_lowest, pattern_of
-from mlirc.frontend.score_trace import NoScore, Score
+from mlirc.frontend.score_trace import ARITHMETIC, NoScore, Places, Score
 from mlirc.frontend.spelled_softmax import DTYPES, VIEWS, NotAttention, Softmax, through, value_of
 
 aten = torch.ops.aten
@@ -187,6 +187,9 @@ def _check_terms(found: _Scores, full: list[int], constants: Any) -> None:
     for node, rank, *_ in (*found.bias, *found.mask):
         if not _broadcasts(node, rank, full):
             raise NotAttention
+    distances = Places(constants, ARITHMETIC)
+    if any(distances.computes(node) for node, *_ in found.bias):
+        raise NotAttention  # as a function of the score it is computed where it is read
     if found.finite and not all(n in constants and bool(constants.value(n).isfinite().all()) for n, *_ in found.bias):
         raise NotAttention  # where a bias of -inf hides all that a row sees, it would weigh the hidden keys
     if found.bias and found.mask and not _is_pattern(found.mask, full, constants):
