@@ -10,8 +10,8 @@
 
 // WARPS: a thread would hold 4 words of the matrix
 
-// Blocks of three units: the state in a workspace, twice, and a flag of each block, for which all wait at every step.
-// GPU: llvm.mlir.global internal @recurrence_0_arrived(dense<0> : tensor<4xi32>)
+// Blocks of three units: the state in a workspace, twice, and a counter of those that have arrived.
+// GPU: llvm.mlir.global internal @recurrence_0_arrived(dense<0> : tensor<1xi32>)
 // GPU: gpu.func @recurrence_0(
 // GPU-SAME: %[[HANDED:[a-z0-9]+]]: memref<2x2x7xf32>)
 // GPU-SAME: known_block_size = array<i32: 64, 1, 1>
@@ -26,7 +26,7 @@
 // GPU: math.tanh
 // GPU: memref.store %{{.*}}, %[[HANDED]]
 // GPU: gpu.barrier
-// GPU: llvm.store %{{.*}}, %{{.*}} atomic syncscope("device") release
+// GPU: llvm.atomicrmw uinc_wrap %{{.*}}, %{{.*}} syncscope("device") acq_rel
 // GPU: func.func @recurrence_0
 // GPU: gpu.launch_func
 // GPU-SAME: blocks in (%c3

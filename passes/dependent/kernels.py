@@ -91,7 +91,8 @@ def _order(module: ir.Module) -> list[str]:
 
 
 def _kind(function: ir.OpView) -> str:
-    return ir.StringAttr(function.attributes["mlirc.kind"]).value
+    kind = function.attributes["mlirc.kind"] if "mlirc.kind" in function.attributes else None
+    return ir.StringAttr(kind).value if kind is not None else ""
 
 
 def _bytes(function: ir.OpView, arguments: set[int]) -> int:

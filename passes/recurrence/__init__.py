@@ -4,14 +4,14 @@ Each block keeps the rows of the matrix that its units need in its threads' regi
 
     the matrix's rows into registers
     for each step   what the gates read of this step, into registers
-                    all blocks have written the state of the step before: threads wait for a flag each
+                    all blocks have written the state of the step before: one thread waits, and the block meets
                     products of that state, from L2; sums over lanes by shuffles, over warps through shared memory
                     gates of the block's units, each by a thread, which has that unit's states in registers
-                    the new state to memory; the block meets, and one thread says so: the block's flag
+                    the new state to memory; the block meets, and one thread says so: a counter of all blocks
     last states     to memory
 
 The state lies in a workspace twice, in turn: who waits for step t has read that of step t - 1, so that it may be
-written anew (flags: `barrier.py`).
+written anew (`barrier.py`).
 All blocks have to be resident at once: the launch is cooperative. (Persistent RNNs: Diamos et al., ICML 2016.)
 """
 

@@ -20,11 +20,11 @@ PRODUCTS = {"fma": Fma, "mma": Mma, "tf32x3": ThreeTf32}
 class Body:
     """Builds what the blocks of one recurrence do, the first of which is number 0."""
 
-    def __init__(self, em: Emitter, recurrence: Recurrence, g: Geometry, buffers, flags: str, block: IndexValue):
+    def __init__(self, em: Emitter, recurrence: Recurrence, g: Geometry, buffers, counter: str, block: IndexValue):
         self.em, self.r, self.g, self.buffers = em, recurrence, g, buffers
         self.first = em.mul(block, g.own)  # of the block's units
         self.f32 = ir.F32Type.get()
-        self.barrier = Barrier(em, g.blocks, 32 * g.warps, flags, block)
+        self.barrier = Barrier(em, g.blocks, recurrence.steps, counter)
         self.products = PRODUCTS[g.instruction](em, recurrence, g, buffers, self.first)
         self.returned = {number: buffers.results[i] for i, number in recurrence.returned.items()}
         self.states = len(recurrence.starts)
@@ -48,10 +48,9 @@ class Body:
                 for p, (pair, reads) in enumerate(zip(own, given, strict=True))
             ]
             self._hand_on(own, made, step)
-            self.barrier.arrive(step)
+            self.barrier.arrive()
             self._store_rows(own, made, row)
             scf.YieldOp([results[n] for results in made for n in r.makes])
-        self.barrier.finish()
         for number, buffer in self.returned.items():
             if number < self.states:
                 for p, pair in enumerate(own):

@@ -14,9 +14,9 @@ REGISTERS = 1 << 16  # of a multiprocessor
 WORDS, OTHERS = 144, 72  # registers of a thread: for its part of the matrix, at most, and for all else
 MMA = 6.5  # cycles of an mma.sync of 512 products of TF32, or twice as many of 16-bit floats
 ALONE = 1.3  # times as long as with others takes a warp that is a scheduler's only one
-MEETING, EACH = 1500, 5  # cycles in which blocks wait for each other: once, and for each
+MEETING = 1800  # cycles in which blocks wait for each other
 PIECE_BYTES = 16  # of a row, that a lane has of it where tensor cores multiply
-L2_BYTES = 21  # that a multiprocessor loads of L2 in a cycle
+L2_BYTES = 48  # that a multiprocessor loads of L2 in a cycle
 COLUMNS = 8  # rows of the state that they multiply at once
 ROWS = 32  # of a warp: each of its lanes ends up with one of the sums
 
@@ -130,7 +130,7 @@ class Geometry:
             products = warps * self.batch * (self.words + 4 * power_of_two(self.warp_rows) + 20)
         products = max(products, self.batch * self.units * self.bytes / L2_BYTES)
         gates = warps * self.pairs * (80 + self.gates * self.warps_k * 2)
-        return products + gates + (MEETING + EACH * self.blocks if self.blocks > 1 else 0)
+        return products + gates + (MEETING if self.blocks > 1 else 0)
 
     def problem(self, target: Target) -> str:
         """Why a GPU cannot do it; "" if it can."""

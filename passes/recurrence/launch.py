@@ -89,10 +89,10 @@ def _geometry(recurrence: Recurrence, function: func.FuncOp, taken: Taken) -> ge
 
 def _kernel(gpu_module, name: str, recurrences: Sequence[Recurrence], g: geometry.Geometry, e: Emission) -> int:
     """Builds the kernel; returns the bytes of shared memory of a block."""
-    flags = [f"{name}_arrived{f'_{i}' if i else ''}" for i in range(len(recurrences))]
+    counters = [f"{name}_arrived{f'_{i}' if i else ''}" for i in range(len(recurrences))]
     with ir.InsertionPoint(gpu_module.regions[0].blocks[0]):
-        for flag in flags:
-            _declare(flag, g.blocks)
+        for counter in counters:
+            _declare(counter)
         kernel = gpu.GPUFuncOp(ir.FunctionType.get(e.types, []), name, kernel=True)
         kernel.attributes["known_block_size"] = ir.DenseI32ArrayAttr.get([32 * g.warps, 1, 1])
         blocks = kernel.regions[0].blocks
@@ -107,7 +107,7 @@ def _kernel(gpu_module, name: str, recurrences: Sequence[Recurrence], g: geometr
         def build(i: int) -> None:
             block = em.sub(number, i * g.blocks) if g.blocks > 1 else 0
             buffers = Buffers(arguments[: e.inputs], results, handed[i])
-            body = Body(em, recurrences[i], g, buffers, flags[i], block)
+            body = Body(em, recurrences[i], g, buffers, counters[i], block)
             body.build()
             body.products.release()
 
@@ -133,12 +133,11 @@ def _each(em: Emitter, number, blocks: int, count: int, build: Callable[[int], N
         scf.YieldOp([])
 
 
-def _declare(name: str, blocks: int) -> None:
-    """Adds the blocks' flags and their counter, zeros, to a gpu.module."""
+def _declare(name: str) -> None:
+    """Adds a counter of blocks, zero, to a gpu.module."""
     i32 = ir.IntegerType.get_signless(32)
-    count = blocks + 1
-    zeros = ir.DenseElementsAttr.get_splat(ir.RankedTensorType.get([count], i32), ir.IntegerAttr.get(i32, 0))
-    array, internal = ir.Type.parse(f"!llvm.array<{count} x i32>"), ir.Attribute.parse("#llvm.linkage<internal>")
+    zeros = ir.DenseElementsAttr.get_splat(ir.RankedTensorType.get([1], i32), ir.IntegerAttr.get(i32, 0))
+    array, internal = ir.Type.parse("!llvm.array<1 x i32>"), ir.Attribute.parse("#llvm.linkage<internal>")
     llvm.GlobalOp(ir.TypeAttr.get(array), name, internal, value=zeros, addr_space=1)
 
 
