@@ -25,7 +25,7 @@ def write_out(graph: Graph, node: Node, owner: GraphModule) -> None:
     that nobody reads are not computed. A row that sees no key gives 0."""
     q, k, v, score, block_mask, scale = node.args[:6]
     buffers: list[list[Any]] = [list(x) for x in (*node.args[7:9], (), ())[:2]]  # type: ignore[arg-type]
-    functions = [getattr(owner, f.target) for f in (score, block_mask[-1])]  # type: ignore[index, union-attr]
+    functions = [owner.get_submodule(str(f.target)) for f in (score, block_mask[-1])]  # type: ignore[index, union-attr]
     read = sorted({int(u.args[1]) for u in node.users})  # type: ignore[arg-type]
 
     def results(*tensors: torch.Tensor) -> list[torch.Tensor]:

@@ -195,13 +195,13 @@ class Score:
 
     def __init__(self, root: Node, readers: int, constants: Any) -> None:
         self.constants = constants
+        self.places: Places = Places(constants)
         self.product: Node | None = None
         self.rank4: list[int] = []
         self._dependent: dict[Node, bool] = {}
         if not self._depends(root, 0) or self.product is None:
             raise NoScore
         self._check_readers(root, readers)
-        self.places = Places(constants)
         self.inputs: list[tuple[Node, int]] = []
         self._collect(root, set())
         self.lines: score_functions.Lines
