@@ -147,7 +147,7 @@ def reduction(
     row_dims = [i for i, d in enumerate(kernel.dims) if not d.whole]
     total_rows = product([extents[i] for i in row_dims])
     element = read_once(kernel, total_rows)
-    if element and kernel.reductions == 1:
+    if element and (kernel.reductions == 1 or kernel.row_length <= 32 * load_width(element, kernel.row_length)):
         vector = vector or load_width(element, kernel.row_length)
         default_rows, default_warps = rows_and_warps_once(kernel.row_length, element, vector, total_rows, target.sms)
     else:
