@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from mlirc.dialects.schedule import _build
 from mlirc.ir.loops import LOOP, STEP, Loop, read_loop, write_loop
 from mlirc.ir.tensors import shape_of
 from mlirc.mlir import arith, func, ir, linalg, tensor
@@ -255,26 +256,11 @@ def _new_step(
     with ir.InsertionPoint(block):
         for op in step.ops[:-1]:
             if not any(r in values for r in op.results):
-                copied(op, values)
+                _build.clone(op, values)
         func.ReturnOp([values[v] for v in returned])
     for op in reversed([o.operation for o in block.operations]):
         if op.results and not any(True for r in op.results for _ in r.uses):
             op.erase()
-
-
-def copied(op: ir.Operation, values: dict[ir.Value, ir.Value]) -> ir.Operation:
-    """A copy of an op at the insertion point, of `values` in the place of others; which learn of its results."""
-    copy = op.clone().operation
-
-    def remap(inner: ir.Operation) -> ir.WalkResult:
-        for i, value in enumerate(inner.operands):
-            if value in values:
-                inner.operands[i] = values[value]
-        return ir.WalkResult.ADVANCE
-
-    copy.walk(remap)
-    values |= dict(zip(op.results, copy.results, strict=True))
-    return copy
 
 
 def _call(call: ir.Operation, loop: func.FuncOp, step: _Step, first: int) -> None:
@@ -299,7 +285,7 @@ def _outside(value: ir.Value, values: dict[ir.Value, ir.Value]) -> ir.Value:
         assert op is not None
         for operand in op.operands:
             _outside(operand, values)
-        copied(op, values)
+        _build.clone(op, values)
     return values[value]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from mlirc.dialects.schedule import _build
 from mlirc.ir.recurrences import KIND
 from mlirc.mlir import func, ir
 from mlirc.passes.graph.outline import graph_functions
@@ -78,23 +79,10 @@ def _joined(module: ir.Module, first: func.FuncOp, second: func.FuncOp, name: st
             start += count
             *ops, end = [o.operation for o in own.operations]
             for op in ops:
-                _cloned(op, values)
+                _build.clone(op, values)
             results += [values[v] for v in end.operands]
         func.ReturnOp(results)
     return kernel
-
-
-def _cloned(op: ir.Operation, values: dict[ir.Value, ir.Value]) -> None:
-    copy = op.clone().operation
-
-    def remap(inner: ir.Operation) -> ir.WalkResult:
-        for i, value in enumerate(inner.operands):
-            if value in values:
-                inner.operands[i] = values[value]
-        return ir.WalkResult.ADVANCE
-
-    copy.walk(remap)
-    values |= dict(zip(op.results, copy.results, strict=True))
 
 
 def _call(kernel: func.FuncOp, first: ir.Operation, second: ir.Operation) -> None:
