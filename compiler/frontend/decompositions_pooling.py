@@ -7,6 +7,8 @@ is. Indices are those of PyTorch: the first maximum in the order of the input, b
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,6 +23,7 @@ Tensor = torch.Tensor
 Windows = list[list[int]]  # of one dimension: the places that each output looks at
 
 POOLING: dict[Any, Callable] = {}
+MOST_COMPARED = 16  # elements of a window that are compared one by one, where their places are asked for
 MOST_UNROLLED = 64  # elements of a window that a map reads one by one (`mlirc-unroll-windows`)
 
 
@@ -94,9 +97,54 @@ def _sliding(
 
 def _with_indices(rank: int) -> Callable:
     def pool(x: Tensor, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False):
-        return max_over_windows(x, _sliding(x, rank, kernel, stride, padding, dilation, ceil_mode), True)
+        windows = _sliding(x, rank, kernel, stride, padding, dilation, ceil_mode)
+        kernel, padding, dilation = each(kernel, rank), each(padding, rank), each(dilation, rank)
+        steps = each(stride, rank) if stride else kernel
+        if math.prod(kernel) <= MOST_COMPARED and x.is_floating_point() and all(windows) and x.numel():
+            return _compared(x, [len(w) for w in windows], list(zip(kernel, steps, padding, dilation, strict=True)))
+        return max_over_windows(x, windows, True)
 
     return pool
+
+
+def _compared(x: Tensor, counts: Sequence[int], geometry: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """The maxima of so many windows along each of the last dimensions, of (kernel, stride, padding, dilation) there,
+    and their places, flattened: first all elements of a window are compared, and then each of them with the maximum,
+    so that either is one map."""
+    rank, lead = len(counts), x.dim() - len(counts)
+    sizes = x.shape[lead:]
+    ends = [(n - 1) * s - p + d * (k - 1) + 1 for n, (k, s, p, d) in zip(counts, geometry, strict=True)]
+    around = [n for end, size, g in zip(ends, sizes, geometry, strict=True) for n in (max(end - size, 0), g[2])][::-1]
+    firsts = [
+        (torch.arange(n, device=x.device) * s - p).view([-1 if i == at else 1 for i in range(rank)])
+        for at, (n, (_, s, p, _)) in enumerate(zip(counts, geometry, strict=True))
+    ]
+    taps = [
+        [t * g[3] for t, g in zip(taps, geometry, strict=True)]
+        for taps in itertools.product(*(range(g[0]) for g in geometry))
+    ]
+
+    def elements(outside: float) -> list[Tensor]:
+        wide = aten.constant_pad_nd.default(x, around, outside)
+        found = [wide] * len(taps)
+        for i, (n, g) in enumerate(zip(counts, geometry, strict=True)):
+            last = (n - 1) * g[1] + 1
+            found = [aten.slice.Tensor(v, lead + i, t[i], t[i] + last, g[1]) for v, t in zip(found, taps, strict=True)]
+        return found
+
+    def place(offsets: Sequence[int]) -> Tensor:
+        places = [
+            (first + o) * math.prod(sizes[i + 1 :]) for i, (first, o) in enumerate(zip(firsts, offsets, strict=True))
+        ]
+        return functools.reduce(torch.add, places)
+
+    top = functools.reduce(torch.maximum, elements(-math.inf))
+    first = last_nan = torch.zeros(top.shape, dtype=torch.int64, device=x.device)
+    for element, offsets in list(zip(elements(math.nan), taps, strict=True))[::-1]:
+        first = torch.where(element == top, place(offsets), first)
+    for element, offsets in zip(elements(0.0), taps, strict=True):
+        last_nan = torch.where(element != element, place(offsets), last_nan)
+    return top, torch.where(top != top, last_nan, first)
 
 
 def _adaptive(rank: int, with_indices: bool) -> Callable:
