@@ -90,12 +90,15 @@ class _Step:
     def ops(self) -> list[ir.Operation]:
         return [o.operation for o in self.block.operations]
 
-    def of(self, value: ir.Value) -> set[str]:
-        """The kinds of arguments that a value depends on."""
-        op = _owner(value)
-        if op is None:
-            return {self.kinds[list(self.block.arguments).index(value)]}
-        return set().union(*(self.of(v) for v in op.operands)) if len(op.operands) else set()
+    def of(self, value: ir.Value, known: dict[ir.Value, set[str]] | None = None) -> set[str]:
+        """The kinds of arguments that a value depends on; `known` of some."""
+        known = {} if known is None else known
+        if value not in known:
+            if (op := _owner(value)) is None:
+                known[value] = {self.kinds[list(self.block.arguments).index(value)]}
+            else:
+                known[value] = {kind for v in op.operands for kind in self.of(v, known)}
+        return known[value]
 
     def split(self) -> None:
         """A product of rows that are partly carried becomes a sum of products, one of each part."""
@@ -141,6 +144,8 @@ class _Step:
             return set()
         op = _owner(value)
         if op is None or op.name not in ("linalg.matmul", "linalg.generic", "linalg.fill") or not _by_rows(op):
+            return None
+        if op.name == "linalg.matmul" and not self._is_outside(op.operands[1]):
             return None
         found: set[int] = set()
         for operand in op.operands:

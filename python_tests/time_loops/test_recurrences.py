@@ -160,3 +160,28 @@ def test_final_states_are_in_pytorchs_order():
     job = compiled(module, args, schedules=schedules)
     result = job.check(["tiles"], kinds=["plain"])
     assert result.ok and len(leaves(module(*args))) == 3
+
+
+class Columns(torch.nn.Module):
+    """A state [units, batch], which a matrix multiplies from the left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        draw = generator()
+        self.inner, self.outer = (torch.nn.Parameter(torch.from_numpy(draw.normal(0, 0.3, (n, 7)))) for n in (7, 5))
+
+    def forward(self, x: torch.Tensor, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        results = []
+        for step in x:
+            h = torch.tanh(self.inner @ h + step)
+            results.append(self.outer @ h)
+        return torch.stack(results), h
+
+
+@pytest.mark.parametrize("batch", [1, 3, 7])
+def test_states_in_columns_stay_in_the_loop(batch):
+    draw = generator()
+    inputs = tuple(torch.from_numpy(draw.standard_normal(s)).float() for s in ((12, 7, batch), (7, batch)))
+    module = Columns().float().requires_grad_(False)
+    for got, want in zip(mlirc.compile(module, inputs, device="host")(*inputs), module(*inputs), strict=True):
+        torch.testing.assert_close(torch.as_tensor(got), want, rtol=1e-5, atol=1e-6)
