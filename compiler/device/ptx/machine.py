@@ -200,7 +200,7 @@ class Machine:
         """Where the active threads' addresses are in the space's bytes; raises MlircError for one that is out of bounds
         or no multiple of `size`."""
         base = operand.parts[0]
-        wide = base.kind == "reg" and self.registers[base.name].dtype.itemsize == 8
+        wide = self.registers[base.name].dtype.itemsize == 8 if base.kind == "reg" else space != "shared"
         addresses = self.read(base, "u64" if wide else "u32").astype(np.int64)[active] + operand.value
         if space == "shared":
             addresses &= (1 << 32) - 1
