@@ -34,6 +34,7 @@ def test_launches_of_a_layer(slots: int, more: int) -> None:
     behind = launches[where[0] : where[1]]
     assert sum(step.kernel.startswith("reduction") for step in behind) == 2 * more
     first = next(i for i, step in enumerate(launches) if step.kernel.startswith(("matmul", "reduction")))
-    assert first == 1, "embedding, pages, lengths, positions and angles of all slots are one launch"
+    # Embedding, pages, lengths, positions and angles of all slots are one launch; a first norm of several rows, too.
+    assert first == 1 - more, [step.kernel for step in launches]
     copies = [step.source.size for step in plan.steps if isinstance(step, CopyStep)]
     assert max(copies, default=0) < 1000, "the cache is written in place"

@@ -130,7 +130,7 @@ KINDS = {
 }  # fmt: skip
 SHOWN = {  # kinds of kernels that a function must have made, so that each is tried
     "elementwise": {"elementwise"}, "reduction": {"reduction"}, "columns": {"reduction"}, "matmul": {"matmul"}, "layers": {"matmul"},
-    "attention": {"attention"}, "scans": {"generic"}, "windows": {"elementwise", "matmul"}, "lookups": {"gather"},
+    "attention": {"attention"}, "scans": {"scan"}, "windows": {"elementwise", "matmul"}, "lookups": {"gather"},
     "indices": {"generic", "reduction"}, "others": {"elementwise", "reduction"},
 }  # fmt: skip
 

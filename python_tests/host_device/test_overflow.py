@@ -65,7 +65,7 @@ def test_products_whose_order_decides(operands):
     found = reduced("mulf", 1.0, [1e20, 1e20, 3.0], [1e20, 1e20, 1e-9], [1e20, 1e20, 0.0], [1e18, 2.0, 0.5],
                     [INF, 1e-9, 2.0], [0.0, 1e20, 1e20], [1e20, 0.0, 1e20], [0.0, 2.0, 3.0],
                     operands=operands)  # fmt: skip
-    assert found[0] == found[4] == 0.0 and found[1] == found[2] == found[5] == found[6] == INF
+    assert found[0] == 0.0 and found[1] == found[2] == found[4] == found[5] == found[6] == INF
     assert found[3] < 1e12 and found[7] < 1e-5
 
 
