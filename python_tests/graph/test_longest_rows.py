@@ -14,6 +14,7 @@ from mlirc.host import run_level
 from mlirc.ir import levels
 from mlirc.passes.graph import demands, grouping
 from mlirc.targets import get_target
+from support.models.together import Calls
 from support.randomness import generator
 
 # Kernels of each: reductions, and one map.
@@ -26,15 +27,6 @@ GRAPHS = {
 }
 
 
-class Graph(nn.Module):
-    def __init__(self, compute):
-        super().__init__()
-        self.compute = compute
-
-    def forward(self, x):
-        return self.compute(x)
-
-
 @pytest.mark.parametrize("name", GRAPHS)
 def test_rows_that_no_cluster_holds(name, monkeypatch, tmp_path):
     compute, kernels = GRAPHS[name]
@@ -42,7 +34,7 @@ def test_rows_that_no_cluster_holds(name, monkeypatch, tmp_path):
         monkeypatch.setattr(module, "LONGEST_ROW", 500)
     x = torch.from_numpy(generator().standard_normal((3, 1031), "f4")) * 2
     job = Compilation("longest", get_target("sm_90a"), helpers=0)
-    job.import_module(Graph(compute).eval(), (x,), {})
+    job.import_module(Calls(compute).eval(), (x,), {})
     job.lower("ptx")
     assert str(levels.functions(job.modules["kernels"])["main"]).count(" call @") == kernels
     job.write(tmp_path / "longest.ptx")

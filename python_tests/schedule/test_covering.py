@@ -8,26 +8,17 @@ import re
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 import mlirc
 from mlirc.driver.compilation import Compilation
 from mlirc.targets import get_target
+from support.models.together import Calls
 from support.randomness import generator
-
-
-class Graph(nn.Module):
-    def __init__(self, compute):
-        super().__init__()
-        self.compute = compute
-
-    def forward(self, x):
-        return self.compute(x)
 
 
 def run(compute, x, path):
     job = Compilation("covering", get_target("sm_90a"), helpers=0)
-    job.import_module(Graph(compute).eval(), (x,), {})
+    job.import_module(Calls(compute).eval(), (x,), {})
     job.lower("ptx")
     job.write(path)
     with mlirc.load(path, device="host") as model:
