@@ -173,7 +173,10 @@ class Places:
         if node.target in VIEWS:
             source: Any = node.args[0]
             wide = isinstance(source, Node) and _is_wide(source) and _stripped(source) == _stripped(node)
-            return wide and self._reaches(source, depth + 1)
+            if not wide or not self._reaches(source, depth + 1):
+                return False
+            old, new = source.meta["val"].dtype, node.meta["val"].dtype
+            return old == new or new in _FLOATS and old != torch.bool  # no cast rounds to an integer, or is a truth
         known = node.target in self.ops and node.target is not aten.gelu.default and not node.kwargs
         return known and all(self._reaches(x, depth + 1) for x in node.args)
 

@@ -47,6 +47,10 @@ def _relative(m, s, b, h, i, j):
     return torch.where(i - j > 7, s * 0.5, s + m.slopes[h])
 
 
+def _whole(m, s, b, h, i, j):
+    return s - (m.slopes[h] * (i - j)).to(torch.int64) * 0.25 + (i > j).to(torch.float32)
+
+
 def _window(m, b, h, i, j):
     return (i >= j) & (i - j < 17)
 
@@ -76,6 +80,7 @@ def _kernels(model) -> list[str]:
         (_capped, _documents, 2),
         (_relative, _no_key_for_some, HEADS),
         (None, _no_key_for_some, 2),
+        (_whole, None, HEADS),
     ],
 )
 def test_is_one_attention_beside_pytorch(score, mask, kv_heads):
