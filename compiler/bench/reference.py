@@ -13,17 +13,19 @@ from mlirc.bench.build import Built, Operator
 from mlirc.check.gates import GATES
 from mlirc.check.wide import Float64Mode
 from mlirc.frontend.module_copy import copied_module
+from mlirc.precision import DEFAULT_FP32
 
 # Half a unit in the last place of 1: rounding the result alone costs this much, so that no smaller error is asked for.
 ROUNDING = {"f64": 2.0**-53, "f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
 
 
 @contextmanager
-def exact_math() -> Iterator[None]:
-    """No TF32 in PyTorch's products and convolutions, no gradients."""
+def exact_math(fp32: str = DEFAULT_FP32) -> Iterator[None]:
+    """No gradients; PyTorch's GEMMs and convolutions of f32 may use TF32 where `fp32` (as of `mlirc --fp32`) is `tf32`,
+    so that both sides round alike, and nowhere else."""
     matmul = torch.backends.cuda.matmul
     saved = matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = fp32 == "tf32"
     try:
         with torch.inference_mode(False), torch.no_grad():
             yield
@@ -81,9 +83,7 @@ def judge(error: float, eager: float, dtype: str) -> str:
     over half the gate itself, as in deep models. `FAIL`: anything else. `tf32`: f32 whose products are TF32's."""
     if dtype not in GATES:
         return "ok" if error == 0 else "FAIL"
-    if dtype == "tf32":  # whose products eager does not make
-        return "ok" if error <= GATES[dtype] else "FAIL"
-    if not error <= max(2 * eager, ROUNDING[dtype]):
+    if not error <= max(2 * eager, GATES[dtype] if dtype == "tf32" else ROUNDING[dtype]):  # a CPU's eager has no TF32
         return "FAIL"
     return "ok" if error <= GATES[dtype] else "ok (eager)"
 

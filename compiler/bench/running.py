@@ -46,7 +46,7 @@ class Runner:
             from mlirc.bench.generation.running import run_generating
 
             return run_generating(case, info, self.folder, self.settings, self.device)
-        with reference.exact_math():
+        with reference.exact_math(info.get("fp32", DEFAULT_FP32)):
             return self._run(case, info)
 
     def _run(self, case: Case, info: dict[str, Any]) -> dict[str, Any]:

@@ -66,18 +66,23 @@ def _compiler(settings: dict[str, Any]) -> Callable[[Case, dict], dict]:
 
 
 def _problem_runner(settings: dict[str, Any]) -> Callable[[Case, dict], dict]:
+    _limit_threads(settings)
     from mlirc.bench.problems.running import run_problem
 
     return lambda case, item: run_problem(case, item["info"], Path(settings["folder"]), settings)
 
 
 def _runner(settings: dict[str, Any]) -> Callable[[Case, dict], dict]:
-    if settings["warm"]:  # many of these processes at once: no more compiler processes under each
-        os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    _limit_threads(settings)
     from mlirc.bench.running import Runner
 
     runner = Runner(Path(settings["folder"]), settings)
     return lambda case, item: runner.run(case, item["info"])
+
+
+def _limit_threads(settings: dict[str, Any]) -> None:
+    if settings.get("warm"):  # many of these processes at once: no more compiler processes under each
+        os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--samples", type=int, default=100, help="samples per contender (default %(default)s)")
     add("--check-only", action="store_true", help="errors only, no times")
     add("--kernels", action="store_true", help="time each kernel alone, too")
-    add("-j", "--jobs", type=int, default=1, help="cases checked, or problems compiled, side by side")
+    add("-j", "--jobs", type=int, default=1, help="cases checked, problems compiled (and their peers), side by side")
     add("--timeout", type=float, default=300, help="seconds for one case (default %(default)s)")
     add("--time-limit", type=float, metavar="S", help="start no case after S seconds; the rest counts as skipped")
     add("--resume", action="store_true", help="problems: go on with those that -o OUT.json does not have")
@@ -347,7 +347,7 @@ def _run_problems(cases: list[Case], compiled: list[Entry], folder: Path, option
     session.compile_jobs = options.compile_jobs or max(options.jobs, 1)
     session.compile_memory = (options.memory or 0) * 2**30
     session.timeout, session.deadline, session.gpu, session.running = options.timeout, _deadline(options), gpu, running
-    session.output = options.output
+    session.output, session.warm_jobs = options.output, options.jobs
     if options.resume:
         if not options.output:
             raise MlircError("--resume needs -o OUT.json: the results to go on with")

@@ -258,6 +258,9 @@ def test_a_missing_infinity_is_an_infinite_error_and_a_shared_one_none():
         (math.nan, 1.0, "bf16", "FAIL"),
         (0.0, 0.0, "torch.int64", "ok"),
         (1e-9, 0.0, "torch.int64", "FAIL"),
+        (9e-4, 1e-7, "tf32", "ok"),  # eager of a CPU has no TF32
+        (3e-3, 2e-3, "tf32", "ok (eager)"),
+        (3e-3, 1e-3, "tf32", "FAIL"),
     ],
 )
 def test_gates(error, eager, dtype, verdict):

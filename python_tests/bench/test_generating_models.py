@@ -241,6 +241,10 @@ def on_host(monkeypatch):
     """Timing's parts that need CUDA, replaced by a clock on the host."""
 
     class Peer(contenders.Peer):
+        def __init__(self, name, case, folder, device, fp32):
+            super().__init__(name, case, folder, device)
+            assert fp32 == "tf32x3"
+
         def turn(self, samples):
             self.arm.replay()
             return [8.0] * samples
@@ -320,7 +324,7 @@ def test_a_peer_in_its_process_chooses_what_one_in_this_chooses():
     case = small_case(context=9, batch=2, prefill=None)
     tokens = torch.randint(61, (2, 9), generator=torch.Generator().manual_seed(3)).tolist()
     here = contenders.Peer("transformers", case, None, "cpu").prepare(tokens, 1)
-    peer = contenders.PeerProcess("transformers", case, None, "cpu")
+    peer = contenders.PeerProcess("transformers", case, None, "cpu", "ieee")
     try:
         assert peer.prepare(tokens, 1) == here and len(peer.turn(2)) == 2 and len(peer.by_host(3)) == 3
         assert set(contenders.in_turns({"a": peer}, 13)["a"].to_json().values()) > {13}

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from mlirc.bench.artifacts import Entry
 from mlirc.bench.cases import Case
-from mlirc.bench.problems import report, running
+from mlirc.bench.problems import report, running, session
 from mlirc.bench.problems.compare import Sums, judge_error
 from mlirc.bench.problems.find import find_problems, is_problem
 from mlirc.check.gates import relative_error
@@ -276,6 +277,45 @@ def test_what_eager_says_otherwise_is_asked_of_fp64(tmp_path, monkeypatch, chang
     result = running.run_problem(case, info, tmp_path, {"time": False, "kernels": False}, device="cpu")
     assert (result["check"]["verdict"], result["check"]["against"]) == (verdict, against)
     assert report.outcome({"case": case.to_json(), "info": info, "result": result}).startswith(verdict)
+
+
+@pytest.mark.parametrize("fp32", ["tf32x3", "tf32"])
+def test_peers_compile_first_and_may_use_tf32_where_ours_does(tmp_path, monkeypatch, fp32):
+    from mlirc.bench.artifacts import Compiled, write_compiled
+
+    case = Case("soft", "level1", "problem", {"path": "soft.py", "source": SOFTMAX}, {}, "f32")
+    write_compiled(tmp_path, case, Compiled("", {}))
+    calls = []
+
+    def compiled(peer, module):
+        calls.append((peer, torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32))
+        return module
+
+    monkeypatch.setattr(running, "_compiled", compiled)
+    settings = {"time": True, "peers": ["eager", "compile"], "warm": True}
+    result = running.run_problem(case, {"fp32": fp32}, tmp_path, settings, device="cpu")
+    assert set(result) == {"warm_s"} and calls == [("compile", fp32 == "tf32", fp32 == "tf32")]
+
+
+@pytest.mark.parametrize(
+    "jobs, peers, names",
+    [(3, ["eager", "compile"], ["b", "a"]), (1, ["eager", "compile"], []), (3, ["eager"], [])],
+)
+def test_peers_of_compiled_problems_compile_side_by_side_longest_first(tmp_path, monkeypatch, jobs, peers, names):
+    rounds = []
+
+    def run_tasks(tasks, mode, settings, *, jobs, **_):
+        rounds.append((mode, settings["warm"], jobs, [c["name"] for t in tasks for c in t.cases]))
+        return [(name, {"warm_s": 1.0}) for name in rounds[-1][-1]]
+
+    monkeypatch.setattr(session, "run_tasks", run_tasks)
+    entries = [
+        Entry(Case(name, "level1", "problem", {}, {}, "f32"), {"launches": launches} if launches else {"error": "no"})
+        for name, launches in (("a", 1), ("b", 9), ("c", 0))
+    ]
+    running = {"time": True, "peers": peers, "samples": 3}
+    session.Session([], tmp_path, {}, "sm_90a", running=running, warm_jobs=jobs)._warm(entries)
+    assert rounds == ([("problem", True, jobs, names)] if names else [])
 
 
 @pytest.mark.parametrize("times, verdict", [(1.5, "ok (eager)"), (2.5, "FAIL")])

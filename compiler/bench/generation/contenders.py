@@ -88,9 +88,9 @@ def host_times(run: Callable[[], Any], samples: int, flush: Callable[[], None], 
 class PeerProcess:
     """A `Peer` in a process of its own, to be closed; it ends with this one. All raise MlircError: what went wrong."""
 
-    def __init__(self, name: str, case: Case, folder: Path | None, device: str):
+    def __init__(self, name: str, case: Case, folder: Path | None, device: str, fp32: str):
         self.name = name
-        command = [sys.executable, "-P", "-m", "mlirc.bench.generation.contenders"]
+        command = [sys.executable, "-P", "-m", "mlirc.bench.generation.contenders", fp32]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         given = {"name": name, "case": case.to_json(), "folder": None if folder is None else str(folder)}
         try:
@@ -140,12 +140,13 @@ def in_turns(contenders: dict[str, Contender], samples: int, at_once: int = 10) 
 
 
 def main() -> None:
-    """Serves requests, one a line, until there are no more. Answers go to a private copy of standard output."""
+    """Serves requests, one a line, until there are no more. Answers go to a private copy of standard output. The
+    program's argument is the FP32 mode."""
     end_with_parent()
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     peer: Peer | None = None
-    with exact_math():
+    with exact_math(sys.argv[1]):
         for line in sys.stdin:
             try:
                 request = json.loads(line)

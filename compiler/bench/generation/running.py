@@ -32,6 +32,7 @@ from mlirc.generate.engine import Sampling
 from mlirc.generate.loading import engine_of
 from mlirc.generate.plan_engine import PlanEngine
 from mlirc.generate.sizes import Sizes
+from mlirc.precision import DEFAULT_FP32
 from mlirc.runtime.plan_file import extract
 
 _HOST_SAMPLES = 20  # of what is timed by the host's clock
@@ -45,13 +46,14 @@ def run_generating(
 
     `settings`: as of `mlirc.bench.running.Runner`, with `generating_peers` (of `cases.PEERS`).
     """
-    with exact_math():
+    with exact_math(info.get("fp32", DEFAULT_FP32)):
         return _Run(case, info, folder, settings, device).run()
 
 
 class _Run:
     def __init__(self, case: Case, info: dict[str, Any], folder: Path, settings: dict[str, Any], device: str):
         self.case, self.info, self.settings, self.device = case, info, settings, device
+        self.fp32 = info.get("fp32", DEFAULT_FP32)
         self.sizes = Sizes(**{**info["sizes"], "chunks": tuple(info["sizes"]["chunks"])})
         self.folder = folder
         self.compiled = read_compiled(folder, case)
@@ -217,7 +219,7 @@ class _Run:
         with contextlib.ExitStack() as open_peers:
             for name in self.settings["generating_peers"]:
                 try:
-                    peer = contenders.PeerProcess(name, self.case, self.folder, self.device)
+                    peer = contenders.PeerProcess(name, self.case, self.folder, self.device, self.fp32)
                     open_peers.callback(peer.close)
                     if not is_near(torch.tensor(peer.prepare(tokens.tolist(), count))):
                         raise MlircError("chooses other tokens than the reference, and is not timed")

@@ -42,6 +42,7 @@ class Session:
     deadline: float = float("inf")
     gpu: bool = True
     running: dict[str, Any] = field(default_factory=dict)  # settings of `running.run_problem`
+    warm_jobs: int = 1  # processes that fill the compiling peers' caches, for problems that are compiled already
     output: Path | None = None
     records: dict[str, Record] = field(default_factory=dict)
 
@@ -51,6 +52,7 @@ class Session:
         ready: queue.SimpleQueue[Any] = queue.SimpleQueue()
         todo = [c for c in self.cases if c.name not in self.records]
         have = {e.case.name: e for e in compiled}
+        self._warm([have[c.name] for c in todo if c.name in have])
         threads = [threading.Thread(target=self._guard, args=(self._compile, todo, have, events), daemon=True)]
         if self.gpu:
             threads.append(threading.Thread(target=self._guard, args=(self._measure, ready, events), daemon=True))
@@ -99,6 +101,21 @@ class Session:
                 outputs.add(self.output, lambda temporary: temporary.write_text(marked_json(data)))
                 outputs.add_text(self.output.with_suffix(".md"), report.markdown(data), "page")
         return data
+
+    def _warm(self, entries: list[Entry]) -> None:
+        """Has the peers that compile do so, many side by side, those of most launches first; errors show when they
+        are timed."""
+        settings = {"folder": str(self.folder), **self.running, "warm": True}
+        if not self.gpu or self.warm_jobs < 2 or not set(self.running["peers"]) - {"eager"} or not self.running["time"]:
+            return
+        entries = sorted((e for e in entries if "launches" in e.info), key=lambda e: -e.info["launches"])
+        tasks = [Task([{"name": e.case.name, "case": e.case.to_json(), "info": e.info}]) for e in entries]
+        results = run_tasks(
+            tasks, "problem", settings, jobs=self.warm_jobs, timeout=self.timeout, deadline=self.deadline
+        )
+        for done, (name, result) in enumerate(results, 1):
+            line = f"[{done}/{len(tasks)}] {name}: peers compiled, {result.get('warm_s', result)} s"
+            print(line[:300], file=sys.stderr, flush=True)
 
     def _guard(self, body: Callable[..., None], *args: Any) -> None:
         """An error in a thread reaches the loop that waits for it."""
