@@ -1,5 +1,5 @@
 """The U-Net of Stable Diffusion 1.5 (Rombach et al., 2022) at its real size, in plain PyTorch: 860 million parameters,
-for latents of 64 x 64, a step's time and the 77 tokens of a prompt. `image_networks.py` measures it."""
+for latents of 64 x 64, a step's time and the 77 tokens of a prompt. `whole_networks.py` measures it."""
 
 from __future__ import annotations
 

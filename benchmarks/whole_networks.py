@@ -1,6 +1,6 @@
-"""Convolutional networks of real size as problems for `mlirc-bench` (a folder of files with a `Model`):
+"""Networks of real size for images, sound and text as problems for `mlirc-bench` (a folder of files with a `Model`):
 
-    python benchmarks/image_networks.py DIR [--names resnet50 ...] [--batches 1 32] [--dtype bf16]
+    python benchmarks/whole_networks.py DIR [--names resnet50 ...] [--batches 1 32] [--dtype bf16]
     export PYTHONPATH=benchmarks  # of this file
     mlirc-bench DIR --compile-only BUILT;  mlirc-bench --run BUILT --peers eager,max-autotune
 
@@ -270,7 +270,13 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "whisper-base": (partial(Encoder, 512, 6, 8), (80, 3000)),
     "whisper-small": (partial(Encoder, 768, 12, 12), (80, 3000)),
     "wav2vec2": (partial(Logits, "Wav2Vec2Model", "Wav2Vec2Config"), (16000,)),
+    "conformer": (partial(Logits, "Wav2Vec2ConformerModel", "Wav2Vec2ConformerConfig"), (16000,)),
+    "vit": (partial(Logits, "ViTForImageClassification", "ViTConfig"), (3, 224, 224)),
+    "swin": (partial(Logits, "SwinForImageClassification", "SwinConfig"), (3, 224, 224)),
+    "bert": (partial(Logits, "BertModel", "BertConfig"), (128,)),
+    "mamba": (partial(Logits, "MambaModel", "MambaConfig", vocab_size=50280, num_hidden_layers=24), (512,)),
 }  # fmt: skip
+TOKENS = {"bert": 30522, "mamba": 50280}  # the vocabularies of those that read token ids
 
 
 def network(name: str, dtype: str) -> nn.Module:
@@ -282,14 +288,16 @@ def network(name: str, dtype: str) -> nn.Module:
 
 
 def images(name: str, batch: int, dtype: str) -> list[Tensor]:
-    """Its inputs: images, and for a diffusion's U-Net the steps and prompts."""
+    """Its inputs: images, sound or token ids, and for a diffusion's U-Net the steps and prompts."""
     _, shape = NETWORKS[name]
+    if name in TOKENS:
+        return [torch.randint(TOKENS[name], (batch, *shape))]
     x = torch.randn(batch, *shape, dtype=DTYPES[dtype])
     x = x.contiguous(memory_format=torch.channels_last) if len(shape) == 3 else x
     return [x, torch.arange(batch) * 100 + 7, torch.randn(batch, 77, 768).to(x)] if name == "diffusion" else [x]
 
 
-PROBLEM = """from image_networks import images, network
+PROBLEM = """from whole_networks import images, network
 
 from torch import nn
 
