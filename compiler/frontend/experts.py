@@ -132,7 +132,10 @@ def _experts(self: Any, x: torch.Tensor, which: torch.Tensor | None, may_miss: b
             size //= 2
             start = part * size
             bias = None if bias is None else bias[:, start : start + size]
-        if packed:
+        if packed and which is not None and which.shape[0] >= self.num_experts:
+            # Each expert's weights are unpacked once, not for each of its groups.
+            matrices = gather_matrices(weight.chosen(None, start, size), which, 1, 0, size, may_miss)
+        elif packed:
             matrices = weight.chosen(which, start, size)
         elif which is None:
             matrices = weight.narrow(dim, start, size)

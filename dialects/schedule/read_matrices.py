@@ -47,12 +47,40 @@ class _Place:
         return total
 
 
+def _of_matrices(read: ir.Operation) -> ir.Operation:
+    """A read of [E,R,C] in the place of one of their rows [E*R,C], at a number times R and a row of it; any other as it
+    is."""
+    if len(read.operands) != 3:
+        return read
+    source, at, column = read.operands
+    total = producer(at)
+    scaled = producer(total.operands[0]) if total is not None and total.name == "arith.addi" else None
+    size = number_of(scaled.operands[1]) if scaled is not None and scaled.name == "arith.muli" else None
+    rows, columns = shape_of(source)
+    if total is None or scaled is None or not size or rows % size:
+        return read
+    shape, outside = [rows // size, size, columns], read
+    while outside.parent.name != "func.func":
+        outside = outside.parent.operation
+    with ir.InsertionPoint(outside), read.location:
+        i64 = ir.IntegerType.get_signless(64)
+        groups = ir.ArrayAttr.get([ir.ArrayAttr.get([ir.IntegerAttr.get(i64, d) for d in g]) for g in ([0, 1], [2])])
+        kind = ir.RankedTensorType.get(shape, ir.RankedTensorType(source.type).element_type)
+        matrices = tensor.ExpandShapeOp(kind, source, groups, [], shape).result
+    with ir.InsertionPoint(read), read.location:
+        new = tensor.ExtractOp(matrices, [scaled.operands[0], total.operands[1], column])
+    read.results[0].replace_all_uses_with(new.result)
+    read.erase()
+    return new.operation
+
+
 class _Tile:
     """A tile of chosen matrices: a map with one input, the group's number."""
 
     def __init__(self, op: ir.Operation) -> None:
         self.op, body = op, body_of(op)
         found = [o.operation for o in body.operations if o.operation.name == "tensor.extract"]
+        found = [_of_matrices(read) for read in found]
         n_in = list(op.attributes["operandSegmentSizes"])[0]
         if len(found) != 1 or n_in != 1 or len(found[0].operands) != 4:
             raise PayloadError(f"{GATHER_MATRICES} is on a map that reads one element of [E,R,C]", op)

@@ -21,6 +21,12 @@
 // CHECK: %[[M:.*]] = arith.minsi {{.*}} {mlirc.index_below = 5 : i64}
 // CHECK: tensor.extract_slice %arg1[%[[M]], %arg3, 0] [1, 1, 96] [1, 1, 1] : tensor<5x64x96xf32> to tensor<1x96xf32>
 
+// Matrices that are rows one below the other.
+// CHECK-LABEL: func.func @rows
+// CHECK: %[[W:.*]] = tensor.expand_shape %arg1 {{\[\[}}0, 1], [2]] {{.*}} : tensor<320x96xf32> into tensor<5x64x96xf32>
+// CHECK: %[[M:.*]] = arith.minsi {{.*}} {mlirc.index_below = 5 : i64}
+// CHECK: tensor.extract_slice %[[W]][%[[M]], %arg3, 0] [1, 1, 96] [1, 1, 1] : tensor<5x64x96xf32> to tensor<1x96xf32>
+
 #number = affine_map<(k, n) -> ()>
 #id = affine_map<(k, n) -> (k, n)>
 
@@ -66,6 +72,24 @@ module attributes {transform.with_named_sequence} {
       %k = arith.addi %i, %row : index
       %l = linalg.index 1 : index
       %v = tensor.extract %w[%m, %k, %l] : tensor<5x64x96xf32>
+      linalg.yield %v : f32
+    } -> tensor<1x96xf32>
+    return %tile : tensor<1x96xf32>
+  }
+  func.func @rows(%table: tensor<9xi64>, %w: tensor<320x96xf32>, %g: index, %row: index) -> tensor<1x96xf32> {
+    %number = tensor.extract_slice %table[%g] [1] [1] : tensor<9xi64> to tensor<i64>
+    %e = tensor.empty() : tensor<1x96xf32>
+    %tile = linalg.generic {indexing_maps = [#number, #id], iterator_types = ["parallel", "parallel"]}
+        ins(%number : tensor<i64>) outs(%e : tensor<1x96xf32>) attrs = {mlirc.gather_matrices} {
+    ^bb0(%in: i64, %out: f32):
+      %m = arith.index_cast %in : i64 to index
+      %i = linalg.index 0 : index
+      %k = arith.addi %i, %row : index
+      %l = linalg.index 1 : index
+      %size = arith.constant 64 : index
+      %first = arith.muli %m, %size : index
+      %at = arith.addi %first, %k : index
+      %v = tensor.extract %w[%at, %l] : tensor<320x96xf32>
       linalg.yield %v : f32
     } -> tensor<1x96xf32>
     return %tile : tensor<1x96xf32>

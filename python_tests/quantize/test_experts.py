@@ -8,6 +8,7 @@ import torch
 import mlirc
 from mlirc.bench.generation.build import pack_weights
 from mlirc.check.gates import gate_of, relative_error
+from mlirc.driver.compilation import Compilation
 from mlirc.errors import MlircError
 from mlirc.frontend.experts import experts_forward
 from mlirc.frontend.open import open_model, packed_as
@@ -16,6 +17,7 @@ from mlirc.frontend.quantize.rounding import quantize
 from mlirc.frontend.quantize.scheme import parse_scheme
 from mlirc.frontend.source import from_torch
 from mlirc.generate.export import open_generator
+from mlirc.targets import get_target
 from support.generation import assert_greedy, eager_engine, greedy, tiny
 from support.randomness import generator
 
@@ -123,6 +125,17 @@ def test_the_kernels_of_packed_experts(rows):
     assert relative_error(model(x), wide) <= max(
         gate_of(torch.bfloat16, 0), 2 * relative_error(reference.bfloat16()(x), wide)
     )
+
+
+def test_an_expert_of_several_groups_is_unpacked_once():
+    """Four experts, each one's 192 rows once, whatever groups there are."""
+    job = Compilation("m", get_target("sm_90a"))
+    job.import_module(
+        Experts(7).eval(), (torch.zeros(7, 64, dtype=torch.bfloat16),), {}, quantize="int4:group=32"
+    )  # fmt: skip
+    job.lower("kernels")
+    text = job.text("kernels")
+    assert "-> tensor<768x64xbf16>" in text and "-> tensor<960x64xbf16>" not in text
 
 
 def test_weights_of_a_folder_that_are_made_on_demand(tmp_path):
