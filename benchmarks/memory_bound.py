@@ -65,6 +65,17 @@ def selective_scan(x: Tensor, dt: Tensor, decay: Tensor, b: Tensor, c: Tensor) -
     return torch.stack(rows)
 
 
+def top_p(x: Tensor) -> Tensor:
+    """Probabilities of the most probable elements that have nine tenths together, in their order."""
+    values, places = torch.sort(torch.softmax(x, -1), -1, True)
+    return torch.where(values.cumsum(-1) - values > 0.9, 0.0, values).gather(-1, places.argsort(-1))
+
+
+def resize(mode: str, corners: bool | None = None) -> Callable[[Tensor], Tensor]:
+    """Of images to twice their size."""
+    return lambda x: F.interpolate(x, scale_factor=2, mode=mode, align_corners=corners)
+
+
 # What a case computes, and the shapes of what it takes: the case's own, "row" its last dimension, "labels" its first.
 OPS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "rms_norm": (rms_norm, ("x", "row")),
@@ -106,6 +117,29 @@ OPS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "column_cumsum": (lambda x: x.cumsum(0), ("x",)),
     "middle_cumsum": (lambda x: x.cumsum(1), ("x",)),
     "selective_scan": (selective_scan, ("x", "steps", "state", "states", "states")),
+    "top8": (lambda x: x.topk(8), ("x",)),
+    "top50": (lambda x: x.topk(50), ("x",)),
+    "top2048": (lambda x: x.topk(2048), ("x",)),
+    "sort": (lambda x: x.sort(dim=-1, stable=True), ("x",)),
+    "argsort": (lambda x: x.argsort(dim=-1, descending=True, stable=True), ("x",)),
+    "kthvalue": (lambda x: x.kthvalue(100), ("x",)),
+    "median": (lambda x: x.median(-1), ("x",)),
+    "top_p": (top_p, ("x",)),
+    "nearest": (resize("nearest"), ("x",)),
+    "bilinear": (resize("bilinear", False), ("x",)),
+    "bilinear_corners": (resize("bilinear", True), ("x",)),
+    "bicubic": (resize("bicubic", False), ("x",)),
+    "bicubic_corners": (resize("bicubic", True), ("x",)),
+    "bilinear_last": (
+        lambda x: resize("bilinear", False)(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1).contiguous(),
+        ("x",),
+    ),
+    "adaptive_pool2d": (lambda x: F.adaptive_avg_pool2d(x, 7), ("x",)),
+    "avg_pool2d_3": (lambda x: F.avg_pool2d(x, 3, 1, 1), ("x",)),
+    "avg_pool1d_5": (lambda x: F.avg_pool1d(x, 5, 1, 2), ("x",)),
+    "max_pool1d_5": (lambda x: F.max_pool1d(x, 5, 1, 2), ("x",)),
+    "max_pool2d_5": (lambda x: F.max_pool2d(x, 5, 1, 2), ("x",)),
+    "max_pool3d_3": (lambda x: F.max_pool3d(x, 3, 1, 1), ("x",)),
     "max_pool_indices": (lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True), ("x",)),
 }
 ANCHORS = [
@@ -140,8 +174,30 @@ SCANS = [
     ("f32", "cumsum", 128, 32000), ("f32", "cumsum", 1, 16777216), ("f32", "column_cumsum", *VOCABULARY),
     ("f32", "middle_cumsum", 128, 1024, 1024), ("bf16", "middle_cumsum", 128, 1024, 1024),
 ]  # fmt: skip
+LONG_SCANS = [
+    *[(dtype, "cumsum", 1, 4194304) for dtype in DTYPES], ("f32", "cumsum", 4, 1000003), ("f32", "cumsum", 1, 16777216),
+    ("f32", "cumprod", 1, 4194304), ("f32", "cummax", 1, 4194304), ("f32", "logcumsumexp", 1, 4194304),
+    ("f32", "reverse_cumsum", 1, 4194304),
+]  # fmt: skip
+SORTS = [
+    ("f32", "top8", 4096, 64), ("bf16", "top8", 4096, 64), ("f32", "top50", 32, 32000), ("f32", "top8", 32, 32000),
+    ("f32", "top2048", 32, 32000), ("f32", "top50", 1, 131072), ("bf16", "top50", 32, 32000),
+    ("f32", "sort", 64, 4096), ("f32", "sort", 1024, 1000), ("f32", "sort", 16, 50257), ("bf16", "sort", 16, 50257),
+    ("f32", "sort", 1, 1048576), ("f32", "argsort", 64, 4096), ("f32", "argsort", 1, 1048576),
+    ("f32", "kthvalue", 32, 32000), ("f32", "median", 32, 32000), ("f32", "top_p", 16, 50257),
+]  # fmt: skip
+IMAGES = [
+    *[("f32", op, 16, 64, 56, 56) for op in
+      ("nearest", "bilinear", "bilinear_corners", "bicubic", "bicubic_corners")],
+    ("bf16", "bilinear", 16, 64, 56, 56), ("bf16", "nearest", 16, 64, 56, 56), ("f32", "bilinear_last", 16, 56, 56, 64),
+    ("bf16", "bilinear_last", 16, 56, 56, 64), ("f32", "adaptive_pool2d", 32, 256, 56, 56),
+    ("f32", "avg_pool2d_3", 16, 32, 255, 255), ("f32", "avg_pool1d_5", 16, 96, 65535),
+    ("f32", "max_pool1d_5", 16, 96, 65535), ("f32", "max_pool2d_5", 16, 32, 255, 255),
+    ("f32", "max_pool3d_3", 8, 32, 31, 63, 63), ("bf16", "avg_pool2d_3", 16, 32, 255, 255),
+]  # fmt: skip
 MAMBA = [(dtype, "selective_scan", 512, 1536) for dtype in DTYPES]
 SETS = {"anchors": ANCHORS, "kernelbench": KERNELBENCH, "more": MORE, "scans": SCANS, "mamba": MAMBA}
+SETS |= {"long_scans": LONG_SCANS, "sorts": SORTS, "images": IMAGES}
 
 
 class Op(nn.Module):

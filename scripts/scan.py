@@ -23,6 +23,7 @@ from mlirc.targets import Target
 
 LOADS = 4  # of a thread in one step along a row
 AHEAD = 16  # elements of a thread in one step along a column; twice as many of few columns
+LONG, CHAINED = 1 << 16, 8  # elements of a row that blocks share, and warps of such a block
 LEAST = 512  # blocks of columns
 ENOUGH, PLENTY = 1 << 14, 1 << 16  # columns of which a thread for each keeps an H200 busy, and does so by itself
 
@@ -67,6 +68,21 @@ def column_tiles(
     return sizes, step or min(ahead * lanes, length), warps
 
 
+def is_chainable(kernel: KernelInfo, sms: int) -> bool:
+    """Whether a scan along the last dimension has too few rows to keep a GPU busy, and steps for several blocks."""
+    assert kernel.scan is not None
+    rows = product([d.extent for d in kernel.dims]) // kernel.scan.length
+    return not kernel.scan.linear and not kernel.scan.ends and 2 * rows <= sms and kernel.scan.length >= LONG
+
+
+def chained_tiles(
+    kernel: KernelInfo, vector: int, warps: int | None, step: int | None, sms: int
+) -> tuple[list[int], int, int]:
+    """The same of scans whose steps have a block each."""
+    warps = warps or CHAINED
+    return [1] * (len(kernel.dims) - 1) + [0], step or 32 * vector * LOADS * warps, warps
+
+
 @register(matches=is_tileable_scan, priority=20)
 def scan(
     kernel: KernelInfo,
@@ -75,6 +91,7 @@ def scan(
     step: int | None = None,
     warps: int | None = None,
     vector: int | None = None,
+    chain: bool | None = None,
     min_blocks: int | None = None,
 ) -> ir.Module:
     """Each block takes rows, or columns, and walks along them `step` elements at a time with the carry in registers, so
@@ -84,6 +101,7 @@ def scan(
       step: elements along the scan that a block takes at a time.
       warps: warps of a block.
       vector: elements of a thread's access.
+      chain: a block for each step (default: of few long rows), which hand on the carry through memory.
       min_blocks: blocks that a multiprocessor should hold.
     """
     assert kernel.scan is not None
@@ -96,13 +114,16 @@ def scan(
             most = 1 if kernel.scan.linear else max(min(power_of_two(columns // PLENTY), 2 * kernel.element_bytes), 1)
             vector = min(vector, most, 4)
     tiles = row_tiles if along and not kernel.scan.linear else column_tiles
+    chain = along and is_chainable(kernel, target.sms) if chain is None else chain
+    tiles = chained_tiles if chain else tiles
     sizes, step, warps = tiles(kernel, vector, warps, step, target.sms)
     neighbours = last - 1 if along else last
-    with script(step=step, warps=warps, vector=vector, min_blocks=min_blocks) as (module, function):
+    with script(step=step, warps=warps, vector=vector, chain=chain, min_blocks=min_blocks) as (module, function):
         generalize(function)
         forall = tile_to_blocks(match_root(function), sizes=sizes, keep=[neighbours], order=[])
         if step < kernel.scan.length:
             tile_scan(forall, size=step)
+            annotate(forall, chain=ceil_div(kernel.scan.length, step) if chain else None)
         annotate(match(forall, "linalg.generic"), vector=vector)
         annotate(function, warps=warps, min_blocks=min_blocks)
         tidy(function, forall)

@@ -4,6 +4,7 @@ GPU would hold at once."""
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -38,6 +39,7 @@ from mlirc.errors import MlircError
 
 BATCH_THREADS = 4096  # threads executed together: larger arrays leave the cache, smaller ones pay for the interpreter
 WINDOW = 1 << 16  # blocks (or clusters) that a seed shuffles among each other
+_FLOAT_SUMS = re.compile(r"memref\.(atomic_rmw addf|generic_atomic_rmw)|atomicrmw fadd")
 MAX_HELD = 4000  # atomic accesses in all runs in which a block is held up
 MAX_BATCH_SHARED = 64 << 20  # bytes of shared memory of a batch
 
@@ -198,11 +200,12 @@ def execute(
     if program.ordered and check:
         arrays = [*_memory(registers), *(buffer.data for buffer in launch.module.values())]
         saved = [(array, array.copy()) for array in arrays]
-        before = _serious(report)
+        before, first = _serious(report), None
         for order, pick, hold in _orders(launch, units):
             ended = launch.run(registers, order, 0, pick, hold=hold)
             if ended and whole:
                 _check_module(launch)
+                first = _compare(launch, _results(registers), first)
             if not ended or _serious(report) > before:
                 return ended
             for array, was in saved:
@@ -211,6 +214,24 @@ def execute(
     if ended and whole:
         _check_module(launch)
     return ended
+
+
+def _results(registers: list) -> list[tuple[str, np.ndarray]]:
+    """The names and bytes of a launch's arguments, but workspaces, in which places may be drawn."""
+    buffers = [v.buffer for v in registers if isinstance(v, MemRef) and v.buffer.tracked]
+    return [(b.name, b.data.copy()) for b in buffers if not b.name.startswith("workspace")]
+
+
+def _compare(launch: Execution, results: list[tuple[str, np.ndarray]], first: list | None) -> list:
+    """What blocks compute does not depend on who comes first, unless they add up floats by atomics."""
+    if first is None or _FLOAT_SUMS.search(str(launch.program.function)):
+        return results
+    for (name, was), (_, now) in zip(first, results, strict=True):
+        changed = np.flatnonzero(was != now)
+        if len(changed):
+            message = f"blocks in another order leave other bytes in {name}, from byte {changed[0]} on"
+            launch.report.add("depends on order", message, launch.program.function, launch.program.name, len(changed))
+    return first
 
 
 def _check_module(launch: Execution) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mlirc.dialects.mlirc_dialect import ATTENTIONS, CACHED_ATTENTION, DEQUANTIZE, AttentionInfo, scores_operands
+from mlirc.dialects.sort import SORT
 from mlirc.ir import levels
 from mlirc.mlir import ir, nested
 from mlirc.passes.loops.row_writes import SCATTER
@@ -14,7 +15,7 @@ _DIVISIONS = ("arith.divs", "arith.divu", "arith.rem", "arith.ceildiv", "arith.f
 _EXTREMES = ("arith.maximumf", "arith.minimumf", "arith.maxnumf", "arith.minnumf", "arith.maxsi", "arith.minsi",
              "arith.maxui", "arith.minui", "arith.cmpf", "arith.cmpi")  # fmt: skip
 _DECIDES = (*_EXTREMES[:4], "arith.cmpf", "arith.fptosi", "arith.fptoui", "math.floor", "math.ceil", "math.round",
-            "math.roundeven", "math.trunc", "tm_tensor.sort", "tm_tensor.topk")  # fmt: skip
+            "math.roundeven", "math.trunc", SORT)  # fmt: skip
 _ELEMENTWISE = ("linalg.generic", "linalg.fill", "linalg.map", "linalg.copy", "linalg.transpose", "linalg.broadcast",
                 "linalg.index", "linalg.yield", "linalg.pack", "linalg.unpack")  # fmt: skip
 
@@ -88,9 +89,8 @@ def _weighs(op: ir.Operation) -> bool:
 
 def _axes(op: ir.Operation) -> list[tuple[tuple[int, ...], int]]:
     """For each operand of an operation that looks for an extreme along a dimension: its shape and that dimension."""
-    if op.name in ("tm_tensor.sort", "tm_tensor.topk"):
-        axis = ir.IntegerAttr(op.attributes["dimension"]).value
-        return [(tuple(ir.RankedTensorType(v.type).shape), axis) for v in op.operands]
+    if op.name == SORT:
+        return [(tuple(ir.RankedTensorType(v.type).shape), 1) for v in op.operands]
     if op.name != "linalg.generic" or not any(
         o.operation.name in _EXTREMES for o in op.regions[0].blocks[0].operations
     ):

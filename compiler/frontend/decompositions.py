@@ -43,6 +43,7 @@ from mlirc.frontend.opmath import HALF, OPMATH, with_opmath
 from mlirc.frontend.random.dropouts import DROPOUTS
 from mlirc.frontend.random.graph import is_random
 from mlirc.frontend.recurrent import RECURRENT
+from mlirc.frontend.sorting import SORTS
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -270,11 +271,6 @@ def _aminmax(x: Tensor, *, dim: int | None = None, keepdim: bool = False) -> tup
     return aten.amin.default(x, dims, keepdim), aten.amax.default(x, dims, keepdim)
 
 
-@_decomposes(aten.sort.stable)
-def _stable_sort(x: Tensor, *, stable: bool | None, dim: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
-    return aten.sort.default(x, dim, descending)  # which is stable here
-
-
 @_decomposes(aten.gelu.default)
 def _gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
     wide = _wide(x)
@@ -318,11 +314,6 @@ def is_kept(op: Any) -> bool:
     return (op in _KEPT or is_random(op)) and op not in _own and op not in OPMATH
 
 
-@_decomposes(aten.topk.default)
-def _topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
-    return NotImplemented if sorted else aten.topk.default(x, k, dim, largest)  # any order will do: torch-mlir has one
-
-
 def decompose_by(op: Any, function: Callable) -> None:
     """Has an op of ours, which the export takes for one operation, computed by the ops of a function in PyTorch. It is
     traced once in a process for all graphs with calls of one kind."""
@@ -364,6 +355,7 @@ def decomposition_table() -> dict[Any, Callable]:
         SCATTERS,
         SEARCH,
         SEGMENTS,
+        SORTS,
         SPECIAL,
         SPECTRA,
         WINDOW_GRADIENTS,

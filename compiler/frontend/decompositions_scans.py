@@ -57,12 +57,12 @@ def _scan(op: Any, x: Tensor, dim: int, dtype: torch.dtype | None, combine: str)
 
 
 def _in_parts(x: Tensor, dim: int, combine: str) -> Tensor:
-    """A scan. Few long rows are cut into parts, of which each begins with what all before it come to: so that there are
-    blocks enough to keep a GPU busy. Their elements are read twice, but written once."""
+    """A scan. Few long columns are cut into parts, of which each begins with what all before it come to: so that there
+    are blocks enough to keep a GPU busy. Their elements are read twice, but written once."""
     length, shape = x.shape[dim], list(x.shape)
     rows = x.numel() // length
     count = min(BLOCKS // rows, length // PART)
-    if count < 2:
+    if count < 2 or dim == x.dim() - 1:
         return torch.ops.mlirc.prefix_scan(x, dim, combine)
     part = -(-length // (count * ALIGNED)) * ALIGNED
     count = -(-length // part)

@@ -157,17 +157,6 @@ def _nanmedian_all(x: Tensor) -> Tensor:
     return _median(x.reshape(-1), 0, False, True)[0]
 
 
-@_decomposes(aten.kthvalue.default)
-def _kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """The element that a stable sort has at place `k - 1`; NaN is above all."""
-    row = x.reshape(1) if x.dim() == 0 else x
-    ordered, index = torch.sort(row, dim=dim, stable=True)
-    values, indices = ordered.narrow(dim, k - 1, 1), index.narrow(dim, k - 1, 1)
-    if x.dim() == 0:
-        return values.reshape(()), indices.reshape(())
-    return (values, indices) if keepdim else (values.squeeze(dim), indices.squeeze(dim))
-
-
 @_decomposes(aten.dist.default)
 def _dist(x: Tensor, y: Tensor, p: float = 2) -> Tensor:
     return torch.linalg.vector_norm(x - y, p)

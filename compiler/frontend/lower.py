@@ -36,6 +36,7 @@ from mlirc.frontend.scatter_lowering import (
     lower_scatter_elements,
     refuse_scatter,
 )
+from mlirc.frontend.sorting import SORTED, lower_sort
 from mlirc.ir.loops import STEP, write_loop
 from mlirc.mlir import arith, context, find, ir, nested, run_passes
 
@@ -70,6 +71,7 @@ _OPERATORS = {
     SCANNED: lower_prefix_scan,
     EXTREMUM: lower_prefix_extremum,
     LINEAR: lower_linear_scan,
+    SORTED: lower_sort,
 }
 
 
@@ -105,7 +107,7 @@ def lower_to_linalg(imported: ImportedModel | ir.Module | str) -> ir.Module:
         _round_by_way_of_f32(module)
         narrow_sums(find(module.operation, *PRODUCTS))
         split_pairs(find(module.operation, "linalg.generic"))
-        order_nans(find(module.operation, "linalg.generic"), find(module.operation, "tm_tensor.sort"))
+        order_nans(find(module.operation, "linalg.generic"))
         run_passes(module, "canonicalize,cse,symbol-dce")
         _require_linalg(module)
     return module

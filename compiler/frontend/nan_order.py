@@ -1,5 +1,5 @@
-"""Where NaN stands in the orders of the linalg level: PyTorch's sorts take it for the largest number, and its argmax
-and argmin find the first one; torch-mlir's comparisons are false for it."""
+"""Where NaN stands in the orders of the linalg level: PyTorch's argmax and argmin find the first one; torch-mlir's
+comparisons are false for it."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ from collections.abc import Sequence
 
 from mlirc.mlir import arith, ir
 
-_OGT, _OGE, _OLT, _OLE, _ORD = 2, 3, 4, 5, 7  # of arith.cmpf
-_UGT, _ULT, _UNO = 9, 11, 14
+_OGT, _OLT, _ORD = 2, 4, 7  # of arith.cmpf
+_UGT, _ULT = 9, 11
 
 
-def order_nans(generics: Sequence[ir.Operation], sorts: Sequence[ir.Operation]) -> None:
-    """Rewrites the comparisons of reductions that track an index, and of sorts (`tm_tensor.sort`), in place."""
+def order_nans(generics: Sequence[ir.Operation]) -> None:
+    """Rewrites the comparisons of reductions that track an index, in place."""
     for op in generics:
         if len(op.results) > 1:
             _first_nan_wins(op)
-    for op in sorts:
-        _nan_is_largest(op)
 
 
 def _comparisons(block: ir.Block) -> list[ir.Operation]:
@@ -40,14 +38,3 @@ def _first_nan_wins(op: ir.Operation) -> None:
                 replaced = arith.AndIOp(better, arith.CmpFOp(_ORD, old, old).result).result
             compare.results[0].replace_all_uses_with(replaced)
             compare.erase()
-
-
-def _nan_is_largest(op: ir.Operation) -> None:
-    """Whether the first operand may stand before the second: upwards before a NaN always, downwards a NaN always."""
-    for compare in _comparisons(op.regions[0].blocks[0]):
-        first, second = compare.operands
-        last = {_OLE: second, _OGE: first}.get(_predicate(compare))
-        if last is not None:
-            with compare.location, ir.InsertionPoint.after(compare):
-                ordered = arith.OrIOp(compare.results[0], arith.CmpFOp(_UNO, last, last).result)
-            compare.results[0].replace_all_uses_except(ordered.result, ordered.operation)

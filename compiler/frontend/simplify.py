@@ -23,6 +23,7 @@ from mlirc.frontend.evaluate import evaluate_constant, evaluate_fake, place
 from mlirc.frontend.prefix_scan import prefix_extremum_op, prefix_scan_op
 from mlirc.frontend.scatter import scatter_elements_op, scatter_op
 from mlirc.frontend.score_tables import tabulate, unexpanded
+from mlirc.frontend.sorting import sort_op
 from mlirc.frontend.spelled_attention import find_attention
 from mlirc.runtime.lazy import resolved
 
@@ -32,7 +33,7 @@ _ARANGES = tuple(getattr(aten.arange, name) for name in aten.arange.overloads())
 _LARGEST = 1 << 26  # bytes of one folded constant
 _COUNTED = 1 << 16  # bytes from which on a kernel counts by itself, rather than reading numbers
 _FOLDED = tuple(
-    op._opoverload for op in (scatter_op, scatter_elements_op, prefix_scan_op, prefix_extremum_op)
+    op._opoverload for op in (scatter_op, scatter_elements_op, prefix_scan_op, prefix_extremum_op, sort_op)
 )  # our own
 _NEVER = ("rand", "bernoulli", "dropout", "multinomial", "empty", "normal", "uniform")
 

@@ -80,6 +80,7 @@ def lower_to_llvm(module: ir.Module, function: str, source: str = "", bounds: bo
         expand_attentions,
         expand_pads,
         expand_row_writes,
+        expand_sorts,
         separate_results,
         vouch_for_buffers,
     )
@@ -89,6 +90,7 @@ def lower_to_llvm(module: ir.Module, function: str, source: str = "", bounds: bo
     with context(), ir.Location.unknown():
         expand_attentions(module)
         get_pass("mlirc-decompose-attention")(module)
+        expand_sorts(module)
         expand_im2col(module)
         expand_scans(module)
         expand_pads(module)

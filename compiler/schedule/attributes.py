@@ -23,7 +23,7 @@ PREFIX = "mlirc."
 OWN = {"mlirc.kernel", "mlirc.kind", "mlirc.origin", "mlirc.name", "mlirc.demands", "mlirc.smem", "mlirc.values",
        SCAN, INDEX_BELOW, FP32, REFERENCE, ROUNDS, STATED_BY, TOLERANCE}  # fmt: skip
 DEMANDS = "mlirc.demands"
-LOWERINGS = ("distribute", "loops", "recurrence")
+LOWERINGS = ("distribute", "loops", "recurrence", "sort")
 
 
 _offered: dict[str, Callable[[], list[str]]] = {}
@@ -88,18 +88,23 @@ _TABLE: dict[str, ScheduleAttribute] = {
     a.name: a
     for a in (
         ScheduleAttribute(
-            "warps", FUNCTION, "1 to 32", "warps per block", _between(1, 32), ("distribute", "recurrence")
+            "warps", FUNCTION, "1 to 32", "warps per block", _between(1, 32),
+            ("distribute", "recurrence", "sort"),
         ),
         ScheduleAttribute(
             "units", FUNCTION, "1 to 65535", "hidden units of a recurrence of which a block has all gates",
             _between(1, 65535), ("recurrence",),
         ),
         ScheduleAttribute(
+            "way", FUNCTION, '"network", "select" or "radix"', "how a kernel sorts rows (`mlirc-sort`)",
+            _words("network", "select", "radix"), ("sort",),
+        ),
+        ScheduleAttribute(
             "min_blocks", FUNCTION, "1 to 32", "blocks that a multiprocessor should hold at once (`.minnctapersm`): "
             "bounds the registers of a thread", _between(1, 32), ("distribute", "loops"),
         ),
         ScheduleAttribute(
-            "lowering", FUNCTION, '"loops", "recurrence", or `x` for a pass `mlirc-x` of your own',
+            "lowering", FUNCTION, '"loops", "recurrence", "sort", or `x` for a pass `mlirc-x` of your own',
             "which pass takes the kernel to the `gpu` level; without it `mlirc-distribute`",
             lambda v: isinstance(v, str) and re.fullmatch(r"[a-z][\w-]*", v) is not None, (),
         ),
@@ -163,6 +168,10 @@ _TABLE: dict[str, ScheduleAttribute] = {
             "so many blocks of a cluster compute one block of the loop together: each has a part of every row, and "
             "what is reduced of a row they read from each other's shared memory",
             lambda v: v in (1, 2, 4, 8, 16) and not isinstance(v, bool),
+        ),
+        ScheduleAttribute(
+            "chain", BLOCKS, "1 to 1048576", "so many blocks take a step each of the loop along a scan, and hand on "
+            "what is before the next step through memory", _between(1, 1 << 20),
         ),
         ScheduleAttribute(
             "store", BLOCKS, '"vector", "rows" or "tma"', "how results leave: by each thread's own stores of what it "

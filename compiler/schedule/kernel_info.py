@@ -21,6 +21,7 @@ from mlirc.dialects.schedule.generalize import generalize_all
 from mlirc.dialects.schedule.match_root import root_of
 from mlirc.dialects.schedule.partial_results import detach_partials
 from mlirc.dialects.schedule.place_results import detach
+from mlirc.dialects.sort import SortInfo
 from mlirc.ir import recurrences
 from mlirc.ir.combiners import combining
 from mlirc.ir.levels import FP32
@@ -141,6 +142,7 @@ class KernelInfo:
     # Where the kernel's last ops reduce its result in parts (`schedule.partial_results`): elements of a row in each.
     partial: int = 0
     recurrence: RecurrenceInfo | None = None
+    sort: SortInfo | None = None  # of a kernel that is one `mlirc.sort`
     fp32: str = DEFAULT_FP32
     places: int = 0
 
@@ -175,6 +177,8 @@ def describe(function: ir.Operation) -> KernelInfo:
         return KernelInfo(**basic, recurrence=_recurrence(function), obstacle="it is a loop over time steps")  # type: ignore[arg-type]
     if any(name in basic["ops"] for name in ATTENTIONS):  # type: ignore[operator]
         return KernelInfo(**basic, attention=_attention_shape(block), obstacle="it holds attention")  # type: ignore[arg-type]
+    if basic["kind"] == "sort":
+        return KernelInfo(**basic, sort=SortInfo.of(block.operations[0]), obstacle="it sorts rows")  # type: ignore[arg-type]
     if any(0 in r.shape for r in basic["results"]):  # type: ignore[attr-defined]
         return KernelInfo(**basic, obstacle="a result is empty")  # type: ignore[arg-type]
     with function.location:

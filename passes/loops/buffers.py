@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mlirc.dialects.sort import SORT
 from mlirc.errors import MlircError
 from mlirc.mlir import bufferization, ir, linalg, run_passes
 from mlirc.passes.loops.attention import expand_attention
@@ -47,12 +48,11 @@ def bufferize(module: ir.Module) -> None:
     get_pass("mlirc-decompose-attention")(module)
     for function in _walk(module, "func.func"):
         _protect_arguments(function)
+    expand_sorts(module)
     run_passes(module, _NORMALIZE)
     expand_im2col(module)
     expand_scans(module)
     expand_pads(module)
-    for op in _walk(module, "tm_tensor.sort"):
-        expand_sort(op)
     run_passes(module, "func.func(tm-tensor-bufferize)")
     separate_results(module)
     expand_row_writes(module)
@@ -82,6 +82,12 @@ def expand_attentions(module: ir.Module) -> None:
     """Replaces every tm_tensor.attention by a `mlirc.attention`; see `expand_attention`."""
     for op in _walk(module, "tm_tensor.attention"):
         expand_attention(op)
+
+
+def expand_sorts(module: ir.Module) -> None:
+    """Replaces every mlirc.sort by linalg.generics; see `expand_sort`."""
+    for op in _walk(module, SORT):
+        expand_sort(op)
 
 
 def expand_pads(module: ir.Module) -> None:

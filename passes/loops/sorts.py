@@ -1,101 +1,89 @@
-"""tm_tensor.sort by counting: an element's place is the number of elements that come before it.
+"""`mlirc.sort` by counting: an element's place is the number of elements that come before it.
 
-Upstream's loops sort each row in one thread by exchanging neighbours. Counting takes as many comparisons, but has one
-thread per element. Equal elements keep their order, whether the comparison is strict or not.
+It takes as many comparisons as there are pairs, but is two `linalg.generic`s, which run on a CPU as they are, and with
+one thread per element: what checks the launches of `mlirc-sort`, and what computes where these are not asked for.
 """
 
 from __future__ import annotations
 
+from mlirc.dialects.sort import SortInfo
 from mlirc.mlir import arith, ir, linalg, tensor
+
+_ULT, _EQ = arith.CmpIPredicate.ult, arith.CmpIPredicate.eq
 
 
 def expand_sort(op: ir.Operation) -> None:
-    """Replaces a tm_tensor.sort by two linalg.generics: the places, then the elements in their places."""
-    dim = ir.IntegerAttr(op.attributes["dimension"]).value
-    sorted_values = list(op.operands)
+    """Replaces a `mlirc.sort` by two linalg.generics: the places, then the elements in their places."""
+    info = SortInfo.of(op)
     with op.location, ir.InsertionPoint(op):
-        places = _count(op, sorted_values, dim)
-        results = _collect(places, sorted_values, dim)
+        places = _count(op.operands[0], info)
+        results = _collect(op.operands[0], places, info)
     for old, new in zip(op.results, results, strict=True):
         old.replace_all_uses_with(new)
     op.erase()
 
 
-def _maps(rank: int, dim: int) -> tuple[ir.AffineMapAttr, ir.AffineMapAttr]:
-    """Over the tensor's loops and one more along `dim`: the element here, and the element at the extra loop."""
-    here = [ir.AffineDimExpr.get(d) for d in range(rank)]
-    there = [ir.AffineDimExpr.get(rank if d == dim else d) for d in range(rank)]
-    return tuple(ir.AffineMapAttr.get(ir.AffineMap.get(rank + 1, 0, e)) for e in (here, there))  # type: ignore
+def _map(*dims: int) -> ir.AffineMapAttr:
+    """A map of three loops to some of them."""
+    return ir.AffineMapAttr.get(ir.AffineMap.get(3, 0, [ir.AffineDimExpr.get(d) for d in dims]))
 
 
-def _iterators(rank: int) -> ir.ArrayAttr:
-    kinds = ["parallel"] * rank + ["reduction"]
-    return ir.ArrayAttr.get([ir.Attribute.parse(f"#linalg.iterator_type<{k}>") for k in kinds])
+def _generic(inputs: list[ir.Value], outs: list[ir.Value], maps: list[ir.AffineMapAttr]) -> linalg.GenericOp:
+    """Over rows, elements of the result, and elements that are reduced."""
+    kinds = ["parallel", "parallel", "reduction"]
+    iterators = ir.ArrayAttr.get([ir.Attribute.parse(f"#linalg.iterator_type<{k}>") for k in kinds])
+    made = linalg.GenericOp([v.type for v in outs], inputs, outs, ir.ArrayAttr.get(maps), iterators)
+    elements = [ir.RankedTensorType(v.type).element_type for v in (*inputs, *outs)]
+    made.regions[0].blocks.append(*elements, arg_locs=[ir.Location.current] * len(elements))
+    return made
 
 
 def _index(dim: int) -> ir.Value:
     return linalg.IndexOp(ir.IntegerAttr.get(ir.IntegerType.get_signless(64), dim)).result
 
 
-def _count(op: ir.Operation, values: list[ir.Value], dim: int) -> ir.Value:
+def _count(x: ir.Value, info: SortInfo) -> ir.Value:
     """For each element the number of elements of its row that come before it, as i32."""
-    type_ = ir.RankedTensorType(values[0].type)
-    rank, i32 = type_.rank, ir.IntegerType.get_signless(32)
-    here, there = _maps(rank, dim)
-    zero = arith.ConstantOp(i32, ir.IntegerAttr.get(i32, 0)).result
-    start = linalg.fill(zero, outs=[tensor.empty(type_.shape, i32)])
-    inputs = [v for value in values for v in (value, value)]
-    maps = ir.ArrayAttr.get([here, there] * len(values) + [here])
-    generic = linalg.GenericOp([start.type], inputs, [start], maps, _iterators(rank))
-    elements = [ir.RankedTensorType(v.type).element_type for v in inputs]
-    block = generic.regions[0].blocks.append(*elements, i32)
-    *pairs, count = block.arguments
-    with ir.InsertionPoint(block):
-        mine, other = _index(dim), _index(rank)
-        other_first = arith.CmpIOp(6, other, mine).result  # unsigned less than
-        firsts, seconds = [], []
-        for x, y in zip(pairs[::2], pairs[1::2], strict=True):
-            firsts.append(arith.SelectOp(other_first, y, x).result)
-            seconds.append(arith.SelectOp(other_first, x, y).result)
-        # The one that stands first stays first unless only the reverse order is accepted.
-        accepted = _compare(op, [v for pair in zip(firsts, seconds, strict=True) for v in pair])
-        reverse = _compare(op, [v for pair in zip(seconds, firsts, strict=True) for v in pair])
-        true = arith.ConstantOp(reverse.type, ir.IntegerAttr.get(reverse.type, 1)).result
-        stay = arith.OrIOp(accepted, arith.XOrIOp(reverse, true).result).result
-        before = arith.CmpIOp(0, stay, other_first).result
-        before = arith.AndIOp(before, arith.CmpIOp(1, mine, other).result).result
-        linalg.yield_([arith.AddIOp(count, arith.ExtUIOp(i32, before).result).result])
+    i32 = ir.IntegerType.get_signless(32)
+    start = linalg.fill(arith.constant(i32, 0), outs=[tensor.empty([info.rows, info.length], i32)])
+    generic = _generic([x, x], [start], [_map(0, 1), _map(0, 2), _map(0, 1)])
+    mine, other, count = generic.regions[0].blocks[0].arguments
+    with ir.InsertionPoint(generic.regions[0].blocks[0]):
+        first = arith.CmpIOp(_ULT, _index(2), _index(1)).result  # the other one stands in front
+        least, most = (other, mine) if not info.descending else (mine, other)
+        before, after = _less(least, most), _less(most, least)
+        # equal ones keep their order
+        true = arith.constant(first.type, 1)
+        stays = arith.AndIOp(first, arith.XOrIOp(after, true).result).result
+        comes = arith.OrIOp(before, stays).result
+        linalg.yield_([arith.AddIOp(count, arith.ExtUIOp(i32, comes).result).result])
     return generic.results[0]
 
 
-def _compare(op: ir.Operation, arguments: list[ir.Value]) -> ir.Value:
-    """The sort's comparison, cloned to the insertion point."""
-    body = op.regions[0].blocks[0]
-    places = dict(zip(body.arguments, arguments, strict=True))
-    operations = [o.operation for o in body.operations]
-    for inner in operations[:-1]:
-        copy = inner.clone().operation
-        for i, operand in enumerate(copy.operands):
-            if operand in places:
-                copy.operands[i] = places[operand]
-        places |= dict(zip(inner.results, copy.results, strict=True))
-    result = operations[-1].operands[0]
-    return places.get(result, result)
+def _less(a: ir.Value, b: ir.Value) -> ir.Value:
+    """Whether one element is less than another one; NaN is the largest, and equal to NaN."""
+    if isinstance(a.type, ir.IntegerType):
+        return arith.CmpIOp(arith.CmpIPredicate.slt, a, b).result
+    number = arith.CmpFOp(arith.CmpFPredicate.ORD, a, a).result
+    below = arith.CmpFOp(arith.CmpFPredicate.ULT, a, b).result  # or one of them is NaN
+    return arith.AndIOp(number, below).result
 
 
-def _collect(places: ir.Value, values: list[ir.Value], dim: int) -> list[ir.Value]:
-    """The elements in their places; a place that NaNs left without an element keeps the one that was there."""
-    rank, i32 = ir.RankedTensorType(places.type).rank, ir.IntegerType.get_signless(32)
-    here, there = _maps(rank, dim)
-    maps = ir.ArrayAttr.get([there] * (1 + len(values)) + [here] * len(values))
-    types = [v.type for v in values]
-    generic = linalg.GenericOp(types, [places, *values], values, maps, _iterators(rank))
-    elements = [ir.RankedTensorType(t).element_type for t in types]
-    block = generic.regions[0].blocks.append(i32, *elements, *elements)
-    place, *rest = block.arguments
-    with ir.InsertionPoint(block):
-        mine = arith.IndexCastOp(i32, _index(dim)).result
-        hit = arith.CmpIOp(0, place, mine).result
-        found, kept = rest[: len(values)], rest[len(values) :]
-        linalg.yield_([arith.SelectOp(hit, x, y).result for x, y in zip(found, kept, strict=True)])
+def _collect(x: ir.Value, places: ir.Value, info: SortInfo) -> list[ir.Value]:
+    """The elements in their places, and where they are in their rows."""
+    i64 = ir.IntegerType.get_signless(64)
+    zero = ir.FloatAttr.get(info.element, 0.0) if isinstance(info.element, ir.FloatType) else None
+    zero = arith.ConstantOp(info.element, zero or ir.IntegerAttr.get(info.element, 0)).result
+    shape = [info.rows, info.count]
+    outs = [
+        linalg.fill(zero, outs=[tensor.empty(shape, info.element)]),
+        linalg.fill(arith.constant(i64, 0), outs=[tensor.empty(shape, i64)]),
+    ]
+    generic = _generic([x, places], outs, [_map(0, 2), _map(0, 2), _map(0, 1), _map(0, 1)])
+    value, place, *kept = generic.regions[0].blocks[0].arguments
+    with ir.InsertionPoint(generic.regions[0].blocks[0]):
+        here = arith.IndexCastOp(place.type, _index(1)).result
+        hit = arith.CmpIOp(_EQ, place, here).result
+        found = [value, arith.IndexCastOp(i64, _index(2)).result]
+        linalg.yield_([arith.SelectOp(hit, a, b).result for a, b in zip(found, kept, strict=True)])
     return list(generic.results)

@@ -244,7 +244,7 @@ def _scan(scope: Scope, op, inputs: int, operands, shape, sizes) -> None:
         layout = scans.in_registers(default_layout(scope.em, op, rest, others).dims, dim, shape[dim])
     else:
         layout = scans.walked(default_layout(scope.em, op, shape, operands).dims, dim)
-    tile_scan = scans.TileScan(scope.em, op, layout, scope.body_value)
+    tile_scan = scans.TileScan(scope.em, op, layout, scope.body_value, scope.program.chain)
     results, carries = tile_scan.run(operands[:inputs], operands[inputs + about.count :], shape, sizes)
     for value, frag in zip(op.results, [*results, *carries], strict=True):
         scope.tiles[value] = frag

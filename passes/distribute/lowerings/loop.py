@@ -17,6 +17,8 @@ from mlirc.passes.distribute.tiles.values import Fragment, Tile
 
 def lower(outer: Scope, op) -> None:
     """Lowers one scf.for of a tile program."""
+    if outer.program.chain is not None:
+        return _one_step(outer, op)
     em = outer.em
     body = op.regions[0].blocks[0]
     lb, ub, step = (outer.scalar(v) for v in list(op.operands)[:3])
@@ -77,6 +79,26 @@ def lower(outer: Scope, op) -> None:
         turns.end()
     em.pipeline_depth, em.pipeline = outer_depth, outer_pipeline
     outer.program.copies.end(em, op.operation)
+
+
+def _one_step(outer: Scope, op) -> None:
+    """Lowers a loop of whose steps each block takes one (`mlirc.chain`)."""
+    em, chain, body = outer.em, outer.program.chain, op.regions[0].blocks[0]
+    assert chain is not None
+    lb, ub, step = (outer.scalar(v) for v in list(op.operands)[:3])
+    if lb != 0 or not isinstance(ub, int) or not isinstance(step, int) or -(-ub // step) != chain.blocks:
+        raise Unsupported(f"mlirc.chain = {chain.blocks}: the loop has as many steps", op.operation)
+    scope = outer.inside()
+    scope.scalars[body.arguments[0]] = em.mul(chain.step, step)
+    for value, init, result in zip(list(body.arguments)[1:], list(op.operands)[3:], op.results, strict=True):
+        if is_window(init):
+            scope.views[value] = outer.views[result] = outer.view(init)
+        elif list(result.uses):
+            raise Unsupported("mlirc.chain: what the last step hands on is read", op.operation)
+        else:
+            scope.tiles[value] = outer.tile(init)
+    for inner in list(body.operations)[:-1]:
+        scope.lower(inner)
 
 
 def _has_one_step(op: ir.Operation) -> bool:

@@ -17,6 +17,7 @@ from mlirc.passes.distribute.lowerings.consumer import Consumer
 from mlirc.passes.distribute.lowerings.producer import Producer, Rewriter
 from mlirc.passes.distribute.memory import access
 from mlirc.passes.distribute.program import cluster_parts
+from mlirc.passes.distribute.program.chain import Chain
 from mlirc.passes.distribute.program.program import Program
 from mlirc.passes.distribute.program.scope import Lowerings, Scope
 from mlirc.passes.rings.check import Roles, Site, check_slots
@@ -36,6 +37,9 @@ class Blocks:
         used so far (`started`). A team of the last block of the launch may have none. `produces`: by a producer."""
         em, grid = self.em, self.grid
         first: IndexValue = gpu.BlockIdOp(gpu.Dimension.x).result if grid.launched > 1 else 0
+        if grid.chain > 1:
+            scope.program.chain = Chain(em, grid.total, grid.chain)
+            first = scope.program.chain.row
         first = em.add(em.mul(em.div(first, grid.parts), grid.teams), self.number)
         at_once = grid.launched * grid.teams
         if at_once >= grid.total:

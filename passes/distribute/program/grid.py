@@ -20,7 +20,7 @@ class Grid:
     (`mlirc.persist`), or each of a block's `teams` one (`mlirc.teams`); `cluster` of them that follow each other form a
     cluster (`mlirc.cluster`), and differ in the induction variable number `fastest` alone. Or `parts` of them, a
     cluster, compute one block of the forall: loops over parts (`cluster_parts.py`), or the rows of all its tiles, of
-    which each has a part (`mlirc.spread`)."""
+    which each has a part (`mlirc.spread`). Or `chain` blocks take a step each of its loop (`mlirc.chain`)."""
 
     def __init__(self, forall, taken: Taken):
         self.forall = forall
@@ -54,6 +54,9 @@ class Grid:
             what = f"mlirc.persist = {self.launched}: a whole number of clusters of {self.cluster}"
             raise Unsupported(what, forall, "persist")
 
+        self.chain = taken.take(forall, "chain", 1)
+        if self.chain > 1 and self.total * self.chain * 2 > MAX_GRID:
+            raise Unsupported(f"mlirc.chain = {self.chain}: too many blocks: larger steps", forall, "chain")
         self.teams = taken.take(forall, "teams", 1)
         if self.teams > 1:
             shared = max(self.parts, self.sharing.teams)
@@ -80,7 +83,7 @@ class Grid:
     @property
     def shape(self) -> tuple[int, int]:
         """(blocks of the launch, blocks of a cluster)."""
-        return self.launched * self.parts, self.cluster * self.parts
+        return self.launched * self.parts * self.chain, self.cluster * self.parts
 
     def indices(self, em: Emitter, block: IndexValue) -> list[IndexValue]:
         """The forall's induction variables in its block number `block`."""

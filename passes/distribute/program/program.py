@@ -10,6 +10,7 @@ from mlirc.passes.distribute.copies.ring import Ring
 from mlirc.passes.distribute.copies.tensor_stores import TensorStores
 from mlirc.passes.distribute.emit.builder import IndexValue
 from mlirc.passes.distribute.emit.team import Warps
+from mlirc.passes.distribute.program.chain import Chain
 from mlirc.passes.distribute.program.parts import Sharing
 from mlirc.passes.rings.check import Roles
 
@@ -21,7 +22,7 @@ class Program:
     together; `turn`: how many blocks of the forall this block has computed before; `started`: how many slots of a
     ring it has used, where that differs; `later`: ops that are built where results are stored; `tensor_stores`: where
     results leave by tensor copies; `whole_rows`: whether they change threads, so that each one stores what lies
-    together.
+    together; `chain`: of blocks that take a step each of a scan's loop.
 
     Of one with loops over parts (`cluster_parts.py`): `parts` blocks compute one block of the forall, and this is
     number `rank`; `sharing` says who has parts; they meet so many times (`meetings`); of the results `stored` each has
@@ -37,6 +38,7 @@ class Program:
     later: set[ir.Operation] = field(default_factory=set)
     tensor_stores: TensorStores | None = None
     whole_rows: bool = False
+    chain: Chain | None = None
     parts: int = 1
     sharing: Sharing = field(default_factory=Sharing)
     rank: IndexValue = 0

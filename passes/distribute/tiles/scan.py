@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from mlirc.ir.scans import Scan, combine, neutral_of
 from mlirc.mlir import arith, ir
@@ -34,6 +35,13 @@ def in_registers(dims: tuple[tuple[Factor, ...], ...], dim: int, extent: int) ->
     return Layout.of(*dims[:dim], (reg(extent),), *dims[dim:])
 
 
+class Chained(Protocol):
+    """Blocks that take a tile each of one row (`program/chain.py`)."""
+
+    def prefix(self, total: Values, start: Values, combine: Callable[[Values, Values], Values]) -> Values:
+        """What is before the block's tile, from what that has in all and what the row starts from."""
+
+
 @dataclass
 class _Line:
     """Registers of a thread along the scan's dimension, with the same place along the others: groups of neighbours."""
@@ -50,9 +58,14 @@ class _Line:
 
 
 class TileScan:
-    """One scan of a tile in a layout. `outer` gives what its body captures."""
+    """One scan of a tile in a layout. `outer` gives what its body captures; `chain` what is before the tile, where
+    another block has that."""
 
-    def __init__(self, em: Emitter, op: ir.Operation, layout: Layout, outer: Callable[[ir.Value], ir.Value]) -> None:
+    def __init__(
+        self, em: Emitter, op: ir.Operation, layout: Layout, outer: Callable[[ir.Value], ir.Value],
+        chain: Chained | None = None,
+    ) -> None:  # fmt: skip
+        self.chain = chain
         self.em, self.op, self.layout, self.outer = em, op, layout, outer
         self.about = Scan.of(op)
         self.dim, self.reverse = self.about.dim, self.about.reverse
@@ -78,6 +91,8 @@ class TileScan:
         lines = self._lines(begin, [dims for _, dims in starts])
         values = [tile.get(self.layout.project(dims)) for tile, dims in inputs]
         read = self._reader(list(zip(values, [dims for _, dims in inputs], strict=True)))
+        if self.chain is not None:
+            self._check_chain(len(lines), shape)
         if self.lanes is None and self.warps is None:
             serial = self._recur if self.about.linear else self._serial
             ends = [serial(line, read) for line in lines]
@@ -91,6 +106,13 @@ class TileScan:
                 self._finish(line, scanned)
         results = [self._fragment(i, b.element, shape, scanned) for i, b in enumerate(begin)]
         return results, [_carry(b, layout, i, ends) for i, (b, layout) in enumerate(zip(begin, carried, strict=True))]
+
+    def _check_chain(self, lines: int, shape: list[int]) -> None:
+        """Whether blocks may hand on what they have of one row each, which ends with the layout."""
+        if lines != 1 or self.lanes is None or self.lanes.size != 32 or self.layout.shape[self.dim] != shape[self.dim]:
+            raise Unsupported(
+                f"mlirc.chain: steps of {shape[self.dim]} elements are no whole warps of one row", self.op
+            )
 
     def _combine(self, left: Values, right: Values) -> Values:
         return combine(self.op, left, right, self.outer)
@@ -183,6 +205,8 @@ class TileScan:
 
     def _across_warps(self, lines: list[_Line], begin: Sequence[Fragment]) -> list[Values]:
         """Gives every line what it starts from in its warp; returns what all have at the end."""
+        if self.chain is not None:
+            return [self._chained(lines, begin)]
         if self.warps is None:
             return [self._combine(line.start, line.total) for line in lines]
         em, warps = self.em, self.warps
@@ -197,6 +221,26 @@ class TileScan:
                 line.start = running[i] if w == 0 else self._select(em.equal(mine, w), running[i], line.start)
                 running[i] = self._combine(running[i], [part.scalar(i) for part in parts])
         return running
+
+    def _chained(self, lines: list[_Line], begin: Sequence[Fragment]) -> Values:
+        """Gives the line what it starts from: what the warps before it have in all, behind what other blocks do."""
+        assert self.chain is not None
+        em, (line,) = self.em, lines
+        total = before = line.total
+        if self.warps is not None:
+            buffers = [self._leave(b, i, lines) for i, b in enumerate(begin)]
+            em.team.meet()
+            mine = self._digit(em.team.warp, self.warps)
+            for w in range(self.warps.size):
+                number = self.warps.size - 1 - w if self.reverse else w
+                part = [self._left(b, buffer, number).scalar(0) for b, buffer in zip(begin, buffers, strict=True)]
+                before = self._select(em.equal(mine, w), total, before) if w else part
+                total = self._combine(total, part) if w else part
+        start = self.chain.prefix(total, line.start, self._combine)
+        line.start = start
+        if self.warps is not None:
+            line.start = self._select(em.equal(mine, 0), start, self._combine(start, before))
+        return start
 
     def _leave(self, begin: Fragment, number: int, lines: list[_Line]) -> ir.Value:
         """Shared memory to which each warp writes what it has in all."""

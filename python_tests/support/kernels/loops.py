@@ -253,15 +253,11 @@ SCAN = kernel(
   return %r#0 : tensor<4x5x6xf32>""",
 )
 SORT = kernel(
-    "%x: tensor<4x9xf32>, %ix: tensor<4x9xi64>",
-    "(tensor<4x9xf32>, tensor<4x9xi64>)",
+    "%x: tensor<4x9xf32>",
+    "(tensor<4x6xf32>, tensor<4x6xi64>)",
     """
-  %r:2 = tm_tensor.sort dimension(1) outs(%x, %ix : tensor<4x9xf32>, tensor<4x9xi64>) {
-  ^bb0(%a: f32, %b: f32, %c: i64, %d: i64):
-    %s = arith.cmpf ole, %a, %b : f32
-    tm_tensor.yield %s : i1
-  } -> tensor<4x9xf32>, tensor<4x9xi64>
-  return %r#0, %r#1 : tensor<4x9xf32>, tensor<4x9xi64>""",
+  %r:2 = "mlirc.sort"(%x) {descending = false} : (tensor<4x9xf32>) -> (tensor<4x6xf32>, tensor<4x6xi64>)
+  return %r#0, %r#1 : tensor<4x6xf32>, tensor<4x6xi64>""",
 )
 SCATTER = kernel(
     "%x: tensor<8x9xf32>, %ids: tensor<4x1xi32>, %u: tensor<4x9xf32>",

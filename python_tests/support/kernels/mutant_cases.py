@@ -69,6 +69,8 @@ KERNELS: dict[str, tuple[str, str]] = {
     "norm, 1 warp": (norm(5, 67, "bf16"), "reduction:warps=1"),
     "scan of rows": (scan((3, 1001), 1), "scan:warps=2,step=256"),
     "scan of rows, reverse": (scan((3, 391), 1, kind="reverse"), "scan:warps=2,step=256"),
+    "scan of rows, chained": (scan((2, 4200), 1), "scan:chain=true,warps=1,vector=1,step=128"),
+    "scan of rows, chained, flags": (scan((2, 300), 1, "f64"), "scan:chain=true,warps=1,vector=1,step=128"),
     "scan of columns": (scan((2, 23, 70), 1), "scan:warps=2,step=16"),
     "matmul, mma, 3 stages": (
         matmul(33, 40, 102, "bf16"), "matmul:block_m=32,block_n=32,block_k=32,warps_m=2,warps_n=1,stages=3",

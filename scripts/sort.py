@@ -1,0 +1,40 @@
+"""Sorts and top-k, by the pass `mlirc-sort`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from mlirc.mlir import ir
+from mlirc.schedule import register
+from mlirc.schedule.kernel_info import KernelInfo
+from mlirc.schedule.verbs import annotate, script
+from mlirc.targets import Target
+
+NETWORK = 1 << 12  # elements of a row that a block sorts as they are
+SELECTED = 1 << 12  # elements that are looked for in a longer one
+
+
+@register(matches=lambda kernel: kernel.sort is not None, priority=50)
+def sort(
+    kernel: KernelInfo,
+    target: Target,
+    *,
+    way: Literal["network", "select", "radix"] | None = None,
+    warps: int | None = None,
+) -> ir.Module:
+    """Rows that a block sorts in registers; of longer ones a few elements that it selects, or passes over digits.
+
+    Knobs:
+      way: how rows are sorted: a network (up to 4,096 elements), by selecting (up to 4,096 of them), or radix passes.
+      warps: warps of a block that has several short rows, or selects.
+    """
+    found = kernel.sort
+    assert found is not None
+    if way is None:
+        few = found.count <= SELECTED and 4 * found.count <= found.length
+        way = "network" if found.length <= NETWORK else "select" if few else "radix"
+    if warps is None:
+        warps = 32 if way == "select" else 4
+    with script(way=way, warps=warps) as (module, function):
+        annotate(function, lowering="sort", way=way, warps=warps)
+    return module
