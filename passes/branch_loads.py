@@ -10,7 +10,7 @@ loads stand. Its conditions are mostly those of rows, and the same for all threa
 from __future__ import annotations
 
 from mlirc.errors import MlircError
-from mlirc.mlir import ir, nested, scf
+from mlirc.mlir import find, ir, scf
 from mlirc.passes import register
 
 LEAST = 4
@@ -43,10 +43,16 @@ def _loads(op: ir.Operation | None, block: ir.Block, found: list[ir.Operation], 
     return all(_loads(_owner(v), block, found) for v in list(op.operands)[1:])
 
 
-def _writes_between(first: ir.Operation, last: ir.Operation, ops: list[ir.Operation]) -> bool:
-    """Whether an op of a block, from one to another, may do more than compute and load."""
-    between = ops[ops.index(first) : ops.index(last)]
-    return not all(op.name in _QUIET or op.name.split(".")[0] in _QUIET for op in between)
+def _writes_between(firsts: set[ir.Operation], last: ir.Operation) -> bool:
+    """Whether an op of a block, from the first one of several to another, may do more than compute and load."""
+    started = False
+    for op in (view.operation for view in last.block.operations):
+        if op == last:
+            break
+        started = started or op in firsts
+        if started and not (op.name in _QUIET or op.name.split(".")[0] in _QUIET):
+            return True
+    return False
 
 
 def _built(op: ir.Operation) -> ir.Value:
@@ -66,14 +72,14 @@ def branch_loads(top: ir.Operation, least: int = LEAST) -> None:
     """Rewrites the selections among loads nested in an operation, in place."""
     trees: list[list[ir.Operation]] = []
     inside: set[ir.Operation] = set()
-    for op in reversed([op for op in nested(top) if op.name == "arith.select"]):  # a tree's top comes first
+    for op in reversed(find(top, "arith.select")):  # a tree's top comes first
         tree: list[ir.Operation] = []
         if op not in inside and _loads(op, op.block, tree, top=True) and sum(map(_is_load, tree)) >= least:
             inside.update(tree)
             trees.append(tree)
     for tree in trees:
-        op, ops = tree[0], [o.operation for o in tree[0].block.operations]
-        if _writes_between(min(tree, key=ops.index), op, ops):
+        op = tree[0]
+        if _writes_between(set(tree), op):
             continue
         with op.location, ir.InsertionPoint(op):
             op.results[0].replace_all_uses_with(_built(op))

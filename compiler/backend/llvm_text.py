@@ -17,6 +17,7 @@ _TOKEN = re.compile(
     r"(?<![\w.%@$\"])(?:(?P<type>half|bfloat|float|double)\b"
     r"|(?P<number>f0x[0-9A-Fa-f]+|[+-]inf\b|[+-](?:qnan|s?nan\(0x[0-9A-Fa-f]+\))|[+-]?\d+\.\d+(?:e[+-]?\d+)?))"
 )
+_MAYBE = re.compile(r"\d\.\d|f0x|[+-]inf|nan")
 _BITS = {"half": (16, 5), "bfloat": (16, 8), "float": (32, 8), "double": (64, 11)}  # width, exponent bits
 
 _REDUCE = "@llvm.nvvm.cp.async.bulk.tensor.reduce."
@@ -76,10 +77,19 @@ def constant_text(text: str, kind: str) -> str:
 
 def for_older_llvm(text: str) -> str:
     """LLVM IR with every floating-point constant respelled, and intrinsics by their older names; a constant's type is
-    the last one named before it."""
+    the last one named before it in its line."""
     if _REDUCE in text:
         lines = [x for x in text.split("\n") if not (x.startswith("declare") and _REDUCE in x)]
         text = _REDUCE_CALL.sub(rf"{_REDUCE}\3.\1(\2, \4)", "\n".join(lines))
+    lines = text.split("\n")
+    for i, line in enumerate(lines):
+        # Few lines have a constant, and most of the others are told apart without an expression.
+        if ("." in line or "f0x" in line or "inf" in line or "nan" in line) and _MAYBE.search(line):
+            lines[i] = _respelled(line)
+    return "\n".join(lines)
+
+
+def _respelled(line: str) -> str:
     kind = "double"
 
     def respell(match: re.Match) -> str:
@@ -89,4 +99,4 @@ def for_older_llvm(text: str) -> str:
             return match[0]
         return constant_text(match["number"], kind)
 
-    return _TOKEN.sub(respell, text)
+    return _TOKEN.sub(respell, line)

@@ -299,6 +299,7 @@ def _read_once(gpu_module: ir.Operation, early: set[str]) -> None:
         op.erase()
 
 
+_HEAD = re.compile(r"^(; ModuleID = .*|source_filename = .*)\n", re.MULTILINE)  # the text's first two lines
 _CLEANUP = "builtin.module(gpu.module(reconcile-unrealized-casts,canonicalize,cse))"
 
 
@@ -410,4 +411,4 @@ def lower_to_llvm_ir(module: ir.Module, target: Target, name: str) -> str:
         text = llvm.translate_module_to_llvmir(gpu_module)
         if not text:
             raise MlircError(f"{where}: MLIR could not translate the llvm dialect to LLVM IR")
-    return for_older_llvm(re.sub(r"^(; ModuleID = .*|source_filename = .*)\n", "", text, flags=re.MULTILINE))
+    return for_older_llvm(_HEAD.sub("", text, count=2))
