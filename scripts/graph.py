@@ -54,6 +54,7 @@ def graph(
     recurrences: bool = True,
     unpack_rows: int | None = None,
     dependent: bool | None = None,
+    branches: bool | None = None,
 ) -> ir.Module:
     """The transform script that takes a `linalg`-level module to the `kernels` level.
 
@@ -77,6 +78,7 @@ def graph(
       dependent: programmatic dependent launch, from sm_90 on (default: of graphs whose GEMMs all have one row, or up to
         16 of 16 bits, on sm_90; where those read many weights, not attention and what follows it, unless they are f32;
         where several read more than 96 MiB of packed ones, none).
+      branches: launches that do not fill the GPU run at the same time as others that they do not depend on.
     """
     knobs = {
         "epilogue": fuse_epilogue,
@@ -94,7 +96,7 @@ def graph(
         "row_writes": row_writes,
         "recurrences": recurrences,
     }
-    others |= {"unpack_rows": unpack_rows, "dependent": dependent}
+    others |= {"unpack_rows": unpack_rows, "dependent": dependent, "branches": branches}
     with script(**{f"fuse_{name}": value for name, value in knobs.items()}, **others) as (schedule, module):
         with ir.InsertionPoint(transform.ApplyPatternsOp(module).patterns):
             transform.apply_patterns_canonicalization()
@@ -131,6 +133,8 @@ def graph(
             apply_pass(module, pass_name="mlirc-fuse-row-writes", options="")
         if dependent or dependent is None and target.cc == DEPENDENT_FROM:
             apply_pass(module, pass_name="mlirc-dependent-kernels", options="" if dependent else "rows=true")
+        if branches:
+            apply_pass(module, pass_name="mlirc-parallel-branches", options="")
     return schedule
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from mlirc.backend.arena import Lifetime, pack
+from mlirc.backend.arena import pack
 from mlirc.backend.kernel import CompiledKernel, Copy
+from mlirc.backend.plan_branches import IN_ORDER, Branches, find_branches
 from mlirc.backend.plan_draft import Draft
 from mlirc.backend.plan_in_place import InPlace, plan_in_place
 from mlirc.backend.plan_loops import read_loop_call
@@ -36,6 +37,7 @@ from mlirc.runtime.plan_check import check_plan, used_arena
 from mlirc.runtime.repeats import MAX_STEPS, PlanStep, unroll, with_references
 from mlirc.runtime.sizes import Sizes
 from mlirc.runtime.structure import Structure
+from mlirc.targets import get_target
 
 
 def tensor_spec(type_: ir.Type, name: str, kind: str, dtype: str = "") -> TensorSpec:
@@ -167,7 +169,7 @@ class Builder(Draft):
         views = [*inputs, *results, *workspaces]
         origin = tuple(origins(op.location) or self.kernel_origin(name))
         for launch in kernel.launches:
-            self.add_launch(name, launch, views, origin)
+            self.add_launch(name, launch, views, len(inputs), origin)
         copied = any(isinstance(launch, Copy) for launch in kernel.launches)
         if len(self.steps) == first and any(v.size for v in results) and not copied:
             raise MlircError(f"kernel '{name}' has results but launches nothing: its schedule must tile it to blocks")
@@ -200,17 +202,19 @@ class Builder(Draft):
             return []
         return [ir.StringAttr(a).value for a in ir.ArrayAttr(function.attributes["mlirc.origin"])]
 
-    def add_launch(self, kernel: str, launch, views: list[View], origin: tuple[str, ...]) -> None:
+    def add_launch(self, kernel: str, launch, views: list[View], inputs: int, origin: tuple[str, ...]) -> None:
+        """Adds a launch or a copy of a kernel whose first `inputs` views it does not write."""
         if isinstance(launch, Copy):
             source, target = views[launch.source], views[launch.target]
             if launch.size and source != target:  # a result that is made in the argument's place
                 a = replace(source, offset=source.offset + launch.source_offset, size=launch.size)
                 b = replace(target, offset=target.offset + launch.target_offset, size=launch.size)
-                self.steps.append(Step((a, b)))
+                self.steps.append(Step((a, b), written=(b,)))
             return
         if 0 in launch.grid:
             return  # nothing to compute, and the driver refuses an empty grid
         bound = []
+        written = tuple(views[i] for i, _ in launch.places if inputs <= i < len(views))
         for index, offset in launch.places:
             if not 0 <= index < len(views):
                 raise MlircError(f"kernel '{kernel}': launch {launch.symbol} binds buffer {index} of {len(views)}")
@@ -227,7 +231,7 @@ class Builder(Draft):
             launch.dependent, launch.values, {n: (PLACE,) * len(t) for n, t in launch.tables.items()}, extents,
             launch.cooperative,
         )  # fmt: skip
-        self.steps.append(Step(tuple(bound), step))
+        self.steps.append(Step(tuple(bound), step, written))
 
     def check_given(self, kernel: str, launch, number: int, views: list[View]) -> None:
         """Raises MlircError where a run may write what a launch reads before those in front of it have ended."""
@@ -293,10 +297,10 @@ def _slice_range(op: ir.Operation) -> tuple[int, int]:
     return offset * element, count * element
 
 
-def _lay_out(buffers: list[Buffer]) -> tuple[list[int], int, int]:
+def _lay_out(buffers: list[Buffer], branches: Branches) -> tuple[list[int], int, int]:
     """(arena offset of every buffer, arena size, size without packing), all in bytes."""
     indices = [i for i, b in enumerate(buffers) if b.space == "arena"]
-    lifetimes = [Lifetime(buffers[i].size, buffers[i].first, buffers[i].last) for i in indices]
+    lifetimes = [branches.lifetime(buffers[i]) for i in indices]
     packed, size = pack(lifetimes)
     offsets = [0] * len(buffers)
     for i, offset in zip(indices, packed, strict=True):
@@ -352,7 +356,10 @@ def build_plan(
     builder = Builder(compiled=compiled, kernels=by_name)
     with kernels_module.context:
         builder.walk(by_name["main"])
-    offsets, arena_size, unpacked = _lay_out(builder.buffers)
+    branches = IN_ORDER
+    if levels.BRANCHES in by_name["main"].attributes and not builder.loops:
+        branches = find_branches(builder.steps, builder.setup, get_target(target).sms)
+    offsets, arena_size, unpacked = _lay_out(builder.buffers, branches)
 
     def bound(step: Step) -> PlanStep:
         refs = []
@@ -377,6 +384,7 @@ def build_plan(
         draws=builder.draws,
         sizes=builder.sizes,
         structure=builder.structure,
+        after=branches.after,
     )
     check_plan(plan)
     return plan

@@ -39,4 +39,4 @@ class Draft:
     def copy(self, source: View, target: View) -> None:
         for view in (source, target):
             self.buffers[view.buffer].last = len(self.steps)
-        self.steps.append(Step((source, target)))
+        self.steps.append(Step((source, target), written=(target,)))

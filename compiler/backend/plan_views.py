@@ -37,10 +37,11 @@ class View:
 
 @dataclass(frozen=True)
 class Step:
-    """A launch, or a copy (no kernel), whose arguments are still views."""
+    """A launch, or a copy (no kernel), whose arguments are still views; `written` are those that it may write."""
 
     views: tuple[View, ...]
     launch: KernelLaunch | None = None
+    written: tuple[View, ...] = ()
 
 
 def tensor_bytes(type_: ir.Type, where: str) -> int:

@@ -18,6 +18,7 @@ from mlirc.runtime.structure import Structure, read_structure, structure_out
 
 # On a product of an attention's weight, its first factor: the type that tensor cores take it in.
 WEIGHT = "mlirc.weight"
+BRANCHES = "mlirc.branches"  # on `@main`: launches wait for what they need alone (`mlirc.backend.plan_branches`)
 FP32 = "mlirc.fp32"  # on a kernel: how its FP32 products may be made (`mlirc.precision`), where not as by default
 # On a product: how its factors may be rounded, to TF32 (tf32), f16 or bf16, or to two numbers of TF32 (tf32x3).
 ROUNDED = "mlirc.rounded"

@@ -78,7 +78,7 @@ def check_target(target: str, cc: int, gpu: str) -> None:
 
 
 class Graph(Protocol):
-    """A chain of calls that is launched as one."""
+    """Calls that are launched as one."""
 
     def update(self, index: int, call: Call) -> None: ...
     def launch(self, stream: int) -> None: ...
@@ -355,15 +355,15 @@ class Driver:
         value.cooperative = 1
         return value
 
-    def graph(self, calls: Sequence[Call]) -> Graph:
-        """An executable CUDA graph of the calls, one after the other."""
-        return CudaGraph(self, calls)
+    def graph(self, calls: Sequence[Call], waits: Sequence[tuple[int, ...]]) -> Graph:
+        """An executable CUDA graph of the calls, each behind the earlier ones whose numbers `waits` has for it."""
+        return CudaGraph(self, calls, waits)
 
 
 class CudaGraph:
     """An executable graph with a handle on each node, so that a call's addresses can change without a new graph."""
 
-    def __init__(self, driver: Driver, calls: Sequence[Call]):
+    def __init__(self, driver: Driver, calls: Sequence[Call], waits: Sequence[tuple[int, ...]]):
         self._driver, self._check = driver, driver._check
         cu = driver.cu
         self._graph = self._check(cu.cuGraphCreate(0), "creating a graph")
@@ -371,13 +371,13 @@ class CudaGraph:
         self._nodes: list[Any] = []
         self._left_out: set[int] = set()
         try:
-            for before, call in zip([None, *calls], calls, strict=False):
+            for before, call, numbers in zip([None, *calls], calls, waits, strict=False):
                 follows = isinstance(call, KernelCall) and call.dependent and isinstance(before, KernelCall)
                 if isinstance(call, KernelCall) and follows and driver.launches_early:
                     node = self._add(call, [])
                     self._follow(self._nodes[-1], node, call)
                 else:
-                    node = self._add(call, self._nodes[-1:])
+                    node = self._add(call, [self._nodes[n] for n in numbers])
                 self._nodes.append(node)
             self._exec = self._check(cu.cuGraphInstantiate(self._graph, 0), "instantiating the graph")
             for index, call in enumerate(calls):

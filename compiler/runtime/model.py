@@ -28,7 +28,7 @@ from mlirc.runtime.cuda import Call, CopyCall, Driver, KernelCall, check_target
 from mlirc.runtime.fitting import cut
 from mlirc.runtime.plan import POINTER_ALIGNMENT, CopyStep, Dim3, KernelLaunch, Plan, Ref, TensorSpec, begins_early
 from mlirc.runtime.random_state import RandomState
-from mlirc.runtime.repeats import references
+from mlirc.runtime.repeats import PlanStep, references
 from mlirc.runtime.resources import Resources, upload
 from mlirc.runtime.runs import Landing, Run, Runs
 from mlirc.runtime.scalars import grid_of, scalar_array
@@ -137,9 +137,12 @@ class CompiledModel(LoadedModel):
         functions = {symbol: driver.function(module, symbol, *sizes) for symbol, sizes in most.items()}
         self._steps = steps_of_a_run(plan, self._changing)
         if len(self._steps) < len(plan.steps):
-            for call in self._make_calls(plan.steps[: plan.setup], functions):
+            for call in self._make_calls(0, plan.steps[: plan.setup], functions):
                 driver.launch(call, 0)
-        self._calls = self._make_calls(self._steps, functions)
+        first = len(plan.steps) - len(self._steps)
+        self._calls = self._make_calls(first, self._steps, functions)
+        waits = [plan.waits(first + n) for n in range(len(self._steps))]
+        self._waits = [tuple(n - first for n in numbers if n >= first) for numbers in waits]
         self._users: dict[tuple[str, int], list[int]] = {}
         by_address: set[int] = set()  # inputs that some step takes so
         for i, step in enumerate(self._steps):
@@ -242,10 +245,14 @@ class CompiledModel(LoadedModel):
     def _address(self, ref: Ref) -> int:
         return self._bases[ref.space][ref.index] + ref.offset
 
-    def _make_calls(self, steps: Sequence[KernelLaunch | CopyStep], functions: Mapping[str, Any]) -> list[Call]:
-        """The calls of steps that run one after the other."""
-        pairs = zip(steps, [None, *steps], strict=False)
-        return [self._make_call(step, functions, begins_early(step, before)) for step, before in pairs]
+    def _make_calls(self, first: int, steps: Sequence[PlanStep], functions: Mapping[str, Any]) -> list[Call]:
+        """The calls of the plan's steps from number `first` on."""
+        calls = []
+        for number, step in enumerate(steps):
+            in_order = number and self.plan.waits(first + number) == (first + number - 1,)
+            early = begins_early(step, steps[number - 1] if in_order else None)
+            calls.append(self._make_call(step, functions, early))
+        return calls
 
     def _make_call(self, step: KernelLaunch | CopyStep, functions: Mapping[str, Any], early: bool) -> Call:
         if isinstance(step, CopyStep):
@@ -487,7 +494,7 @@ class CompiledModel(LoadedModel):
                 self._driver.launch(call, stream)
             return
         if self._held.graph is None:
-            self._held.graph = self._driver.graph(self._calls)
+            self._held.graph = self._driver.graph(self._calls, self._waits)
         self._held.graph.launch(stream)
 
     def __call__(self, *tensors: Any, stream: Any = None, **named: Any) -> Any:

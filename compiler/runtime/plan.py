@@ -138,7 +138,9 @@ class Plan:
     `mlirc.runtime.random_state`. `sizes` says which sizes a call decides, where there are any: the inputs and outputs
     here are those at the bound then. `structure` says how a caller has the inputs and the outputs, where those are more
     than tensors in a row. `steps` has every iteration of the loops that `repeats` lists; the plan's text
-    says them once. `weights_checksum` is that of the safetensors file that was written with the plan, if any was."""
+    says them once. `after`: by number, the steps that a step waits for, where those are others than the one in front of
+    it: steps that do not wait for each other may run at the same time. `weights_checksum` is that of the safetensors
+    file that was written with the plan, if any was."""
 
     model: str
     target: str
@@ -155,6 +157,12 @@ class Plan:
     sizes: Sizes | None = None
     structure: Structure | None = None
     weights_checksum: str = ""
+    after: dict[int, tuple[int, ...]] = field(default_factory=dict)
+
+    def waits(self, number: int) -> tuple[int, ...]:
+        """The steps that a step waits for; those that these wait for have ended by then, too."""
+        first = (number - 1,) if number else ()
+        return self.after.get(number, first) or ((self.setup - 1,) if self.setup else ())
 
     @property
     def given(self) -> list[TensorSpec]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from mlirc.errors import MlircError, is_control
 from mlirc.runtime.plan import DTYPE_BYTES, GIVEN, WRITTEN, CopyStep, KernelLaunch, Plan, Ref, TensorSpec, aligned
-from mlirc.runtime.plan_check_terms import POINTER_BYTES, check_scalar, check_sizes, check_terms
+from mlirc.runtime.plan_check_terms import POINTER_BYTES, check_after, check_scalar, check_sizes, check_terms
 from mlirc.runtime.repeats import references as refs
 from mlirc.runtime.tensor_map import ADDRESS_ALIGNMENT, MAP_ALIGNMENT, MAP_BYTES
 from mlirc.targets import TARGETS, Target
@@ -77,6 +77,7 @@ def check_plan(plan: Plan) -> None:
     if plan.arena_size > used:
         raise MlircError(f"plan: arena_size is {plan.arena_size} bytes, but the steps use {used}")
     _check_order(plan)
+    check_after(plan)
 
 
 def used_arena(steps: Iterable[KernelLaunch | CopyStep]) -> int:

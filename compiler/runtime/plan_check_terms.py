@@ -1,4 +1,4 @@
-"""What a launch plan may say of scalars, tables of pointers and grids that scalars decide."""
+"""What a launch plan may say of scalars, tables of pointers, grids that scalars decide, and what steps wait for."""
 
 from __future__ import annotations
 
@@ -87,3 +87,13 @@ def _check_extents(plan: Plan, step: KernelLaunch, where: str) -> None:
                 f"{where}: dimension {dim} of its grid is made of {extent.factor} blocks, and its clusters of "
                 f"{step.cluster[dim]}"
             )
+
+
+def check_after(plan: Plan) -> None:
+    """Steps of a run wait for earlier ones of a run, and those of loops for the one in front of them."""
+    looped = {n for loop in plan.repeats for n in range(loop.first, loop.first + loop.length * loop.count)}
+    for number, waits in plan.after.items():
+        if not plan.setup <= number < len(plan.steps) or looped.intersection((number, *waits)):
+            raise MlircError(f"plan: after: step {number} is no step of a run, or one of a loop")
+        if any(not plan.setup <= n < number for n in waits):
+            raise MlircError(f"plan: after: step {number} waits for {waits}: not for earlier steps of a run")

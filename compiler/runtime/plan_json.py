@@ -110,6 +110,8 @@ def json_lines(plan: Plan) -> Iterator[str]:
         head["sizes"] = sizes_out(plan.sizes)
     if plan.structure:
         head["structure"] = structure_out(plan.structure)
+    if plan.after:
+        head["after"] = [[number, waits] for number, waits in sorted(plan.after.items())]
     if plan.weights_checksum:
         head["weights_checksum"] = plan.weights_checksum
     yield dump(head)[:-1] + ","
@@ -144,7 +146,9 @@ def read_plan(text: str) -> Plan:
         raise MlircError(
             f"plan: format version {version}, but this mlirc reads {VERSION} and {SIZES_VERSION}: {_AGAIN}"
         )
-    maybe = [key for key in ("draws", "structure", "weights_checksum") if isinstance(data, dict) and key in data]
+    maybe = [
+        key for key in ("draws", "structure", "after", "weights_checksum") if isinstance(data, dict) and key in data
+    ]
     sized = version == SIZES_VERSION
     _keys(data, (*_HEAD, *maybe, *["sizes"] * sized), "plan")
     tables = {name: [_tensor(row, f"{name}[{i}]") for i, row in enumerate(_list(data[name], name))] for name in TABLES}
@@ -165,6 +169,7 @@ def read_plan(text: str) -> Plan:
         sizes=read_sizes(data["sizes"]) if sized else None,
         structure=read_structure(data["structure"], _wrong) if "structure" in maybe else None,
         weights_checksum=_checksum(data["weights_checksum"]) if "weights_checksum" in maybe else "",
+        after=_after(data["after"]) if "after" in maybe else {},
         **tables,
     )
 
@@ -211,6 +216,12 @@ def _list(value: Any, where: str, length: int | None = None) -> list:
     if not isinstance(value, list) or length not in (None, len(value)):
         _wrong(value, where, "a list" if length is None else f"a list of {length}")
     return value
+
+
+def _after(items: Any) -> dict[int, tuple[int, ...]]:
+    rows = [_list(row, "after", 2) for row in _list(items, "after")]
+    numbers = _rising([row[0] for row in rows], "after")
+    return {n: tuple(_rising(row[1], "after")) if row[1] else () for n, row in zip(numbers, rows, strict=True)}
 
 
 def _tensor(row: Any, where: str) -> TensorSpec:

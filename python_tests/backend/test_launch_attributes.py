@@ -140,7 +140,8 @@ def test_early_launches_are_edges_of_their_own_in_a_graph():
         return KernelCall(0, "k", (1, 1, 1), (1, 1, 1), 0, [], dependent=dependent)
 
     fake = FakeGraphs()
-    CudaGraph(fake.driver(), [call(True), call(True), CopyCall(0, 0, 4), call(True), call(False), call(True)])
+    calls = [call(True), call(True), CopyCall(0, 0, 4), call(True), call(False), call(True)]
+    CudaGraph(fake.driver(), calls, [(), *((i,) for i in range(5))])
     # The first one has nothing in front of it, and one behind a copy waits for its end.
     assert [after for _, after in fake.nodes] == [[], [], [1], [2], [3], []]
     assert fake.edges == [([0], [1], 1, 1), ([4], [5], 1, 1)]
@@ -148,8 +149,15 @@ def test_early_launches_are_edges_of_their_own_in_a_graph():
 
 def test_with_an_older_driver_launches_wait_for_the_end_of_those_before():
     fake = FakeGraphs()
-    CudaGraph(fake.driver(early=False), [KernelCall(0, "k", (1, 1, 1), (1, 1, 1), 0, [], dependent=True)] * 3)
+    calls = [KernelCall(0, "k", (1, 1, 1), (1, 1, 1), 0, [], dependent=True)] * 3
+    CudaGraph(fake.driver(early=False), calls, [(), (0,), (1,)])
     assert [after for _, after in fake.nodes] == [[], [0], [1]] and fake.edges == []
+
+
+def test_calls_of_a_graph_wait_for_those_that_are_named():
+    fake = FakeGraphs()
+    CudaGraph(fake.driver(), [CopyCall(0, 0, 4)] * 4, [(), (), (0,), (1, 2)])
+    assert [after for _, after in fake.nodes] == [[], [], [0], [1, 2]] and fake.edges == []
 
 
 def test_what_may_not_begin_early_does_not():

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from mlirc.backend.kernel import Launch
 from mlirc.device.plan.contents import NOTHING, Content, Memory, Values, joined, part, whole
 from mlirc.device.plan.expected import Expected, ExpectedLaunch
 from mlirc.device.plan.kernels import KernelLaunches, masked
+from mlirc.device.plan.side_by_side import Uses
 from mlirc.ir import levels
 from mlirc.mlir import ir
 from mlirc.runtime.plan import POINTER_ALIGNMENT, WRITTEN, CopyStep, KernelLaunch, Plan, Ref
@@ -58,6 +60,7 @@ class PlanFlow:
                     self.known.setdefault(launch.symbol, []).append(_Known(kernel, launch, stored, masks))
         self.found: list[Callable[[], Problem]] = []  # made at the end, when all that steps make is known
         self.made: set[int] = set()  # values that steps have made
+        self.uses = Uses()
 
     def problems(self) -> list[Problem]:
         """What is wrong with the plan, in the order of the steps; of many only the first."""
@@ -65,6 +68,9 @@ class PlanFlow:
         for run in range(RUNS):
             if not self.found:
                 self._run(arena, run)
+        for a, b, ref in self.uses.conflicts(self.plan):
+            what = f"may run at the same time as step {a}, and one of them writes bytes of {_buffer(ref)} that both use"
+            self.found.append(partial(Problem, what, f"step {b}"))
         return list(dict.fromkeys(make() for make in self.found))[:MOST]
 
     def _run(self, arena: Memory, run: int) -> None:
@@ -136,6 +142,8 @@ class _Run:
         """Follows a step: a copy moves what it moves, a launch makes what `@main`'s makes."""
         if isinstance(step, CopyStep):
             source, target = step.source, step.target
+            self.flow.uses.add(number, source, source.size, False)
+            self.flow.uses.add(number, target, source.size, True)
             self.memories[target.space, target.index].write(target.offset, self._read(source, source.size))
             return
         where = f"step {number}"
@@ -145,10 +153,11 @@ class _Run:
         known = self.flow.known[step.symbol]
         count = self.launched.get(step.symbol, 0)
         self.launched[step.symbol] = count + 1
-        self._launch(step, known[count % len(known)], where)
+        self._launch(number, step, known[count % len(known)])
 
-    def _launch(self, step: KernelLaunch, known: _Known, where: str) -> None:
-        launch, kernel, sizes = known.launch, known.kernel.name, known.kernel.bytes_of(known.launch)
+    def _launch(self, number: int, step: KernelLaunch, known: _Known) -> None:
+        where, launch, kernel = f"step {number}", known.launch, known.kernel.name
+        sizes = known.kernel.bytes_of(launch)
         if step.kernel not in ("", kernel):
             self.add(f"says that {step.symbol} is a launch of {step.kernel}", where, kernel)
         for what in ("grid", "block", "smem", "cluster", "dependent", "cooperative", "values"):
@@ -171,6 +180,8 @@ class _Run:
             if a != b:
                 self.add(f"argument {p} is {a}, but {b} at the gpu level", where, kernel)
         self._check_places(refs, known, sizes, where)
+        for p, (ref, size) in enumerate(zip(refs, sizes, strict=True)):
+            self.flow.uses.add(number, ref, size, p in known.stored)
         contents = tuple(
             masked(self._read(ref, size), mask) for ref, size, mask in zip(refs, sizes, known.masks, strict=True)
         )

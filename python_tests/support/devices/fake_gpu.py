@@ -139,9 +139,9 @@ class FakeDriver:
             return [call.pointers[number], *call.tables[number]]
         return call.values.get(number, call.pointers[number])
 
-    def graph(self, calls):
+    def graph(self, calls, waits):
         self._used()
-        self.graphs.append(FakeGraph(self, calls))
+        self.graphs.append(FakeGraph(self, calls, waits))
         return self.graphs[-1]
 
 
@@ -197,7 +197,8 @@ class LateDriver(FakeDriver):
 class FakeGraph:
     """Holds copies of its calls, as the driver does: only `update` changes what it runs."""
 
-    def __init__(self, driver, calls):
+    def __init__(self, driver, calls, waits):
+        self.waits = list(waits)
         self.driver, self.updates, self.launches, self.closed = driver, 0, 0, False
         self.calls = [self._copy(call) for call in calls]
 
