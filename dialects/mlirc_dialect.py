@@ -13,6 +13,12 @@ its place and one element of each input (`score_functions.py`; they are of one t
 mask's stead; with
 `no_softmax` it makes the weight, and keys that the causal and window limits hide weigh 0.
 
+    %o, %lse = "mlirc.attention"(...) {...}
+
+gives the natural logarithm of each row's sum of exponentials, too: lse [B,Hq,Sq], f32 (f64 for f64), -inf for a row
+that sees no key. Two attentions of the same queries over different keys are combined by it. (Not of sinks, nor of a
+cache in pages.)
+
     %o = "mlirc.sink_attention"(%q, %k, %v, %sinks [, %mask]) {as of attention}
 
 is the same with one more key in each row's softmax, whose value is 0 and whose score is its head's: sinks [Hq], floats
@@ -104,6 +110,7 @@ class AttentionOp(Mlirc.Operation, name="attention", traits=[ext.Pure]):  # type
     softcap: Any
     layouts: Any
     result: ext.Result[Any]
+    lse: ext.Result[Any] | None
     more: Sequence[ext.Operand[Any]]  # the mask, or the score's inputs
 
     verify_invariants = checked(lambda op: AttentionInfo.of(op))
@@ -142,6 +149,7 @@ class TableAttentionOp(Mlirc.Operation, name="table_attention", traits=[ext.Pure
     softcap: Any
     layouts: Any
     result: ext.Result[Any]
+    lse: ext.Result[Any] | None
     more: Sequence[ext.Operand[Any]]  # the score's other inputs
 
     verify_invariants = checked(lambda op: AttentionInfo.of(op))
@@ -273,6 +281,7 @@ class AttentionInfo:
     pages: "Pages | None" = None  # of a cache in pages; then `kv_len` is the longest sequence's
     vectors: tuple[str, ...] = ()  # those of `HEAD_VECTORS` that there are
     table: bool = False  # the score's first input is one
+    lse: bool = False  # the log-sum-exp of each row is a result, too
 
     @classmethod
     def of(cls, op: Any) -> "AttentionInfo":
@@ -312,10 +321,11 @@ class AttentionInfo:
             ir.IntegerAttr(attributes["window"]).value, ir.FloatAttr(attributes["softcap"]).value,
             layouts, shapes[0] if shapes and not score else None, "nan_rows" in attributes,
             score, "no_softmax" not in attributes, tuple(shapes) if score else (), pages, tuple(vectors),
-            op.name == TABLE_ATTENTION,
+            op.name == TABLE_ATTENTION, len(op.results) > 1,
         )  # fmt: skip
         info._check(k, v, o, [x.type for x in operands[3:]])
         info._check_vectors({name: v.type for name, v in vectors.items()})
+        info._check_lse([r.type for r in op.results][1:])
         return info
 
     def _check(self, k: dict, v: dict, o: dict, more: list[ir.Type]) -> None:
@@ -360,6 +370,15 @@ class AttentionInfo:
             if vector is None or list(vector.shape) != [self.q_heads] or not floats:
                 raise ValueError(f"{name} are {self.q_heads} floats, one for each head of queries, not {type_}")
 
+    def _check_lse(self, types: "list[ir.Type]") -> None:
+        for type_ in types:
+            if not self.softmax:
+                raise ValueError("a log-sum-exp of weights without a softmax")
+            shape = [self.batch, self.q_heads, self.q_len]
+            tensor = ir.RankedTensorType(type_) if isinstance(type_, ir.RankedTensorType) else None
+            if tensor is None or list(tensor.shape) != shape or tensor.element_type != self.sum_type:
+                raise ValueError(f"the log-sum-exp is {shape} of {self.sum_type}, not {type_}")
+
     @property
     def packs(self) -> bool:
         """Whether the queries (and results) of the heads that share a head of keys lie next to each other in memory,
@@ -396,11 +415,12 @@ def attention(
     softmax: bool = True,
     inputs: Sequence[ir.Value] = (),
     sinks: ir.Value | None = None,
+    lse: bool = False,
     loc: ir.Location | None = None,
 ) -> ir.Value:
     """Builds `mlirc.attention`, or with sinks `mlirc.sink_attention`, or where the first input is a table
-    `mlirc.table_attention`, at the current insertion point and returns its
-    result, of inferred shape."""
+    `mlirc.table_attention`, at the current insertion point and returns its result, of inferred shape. With `lse` the op
+    has the log-sum-exp as its second one."""
     more = (
         {"causal": ir.BoolAttr.get(causal)}
         | ({"nan_rows": ir.UnitAttr.get()} if nan_rows else {})
@@ -410,7 +430,7 @@ def attention(
     operands = [q, k, v, *(x for x in (sinks, mask) if x is not None), *inputs]
     table = inputs and ir.RankedTensorType(inputs[0].type).rank < 4
     name = TABLE_ATTENTION if table else SINK_ATTENTION if sinks is not None else ATTENTION
-    return _create(name, operands, scale, window, softcap, layouts, more, loc)
+    return _create(name, operands, scale, window, softcap, layouts, more, loc, lse)
 
 
 def cached_attention(
@@ -446,19 +466,23 @@ def gather_pages(
 
 def _create(
     name: str, operands: Sequence[ir.Value], scale: float, window: int, softcap: float, layouts: Sequence[str],
-    more: dict[str, ir.Attribute], loc: ir.Location | None,
+    more: dict[str, ir.Attribute], loc: ir.Location | None, lse: bool = False,
 ) -> ir.Value:  # fmt: skip
     q, _, v = operands[:3]
     sizes = dict(zip(layouts[0], ir.RankedTensorType(q.type).shape, strict=True))
     sizes["d"] = ir.RankedTensorType(v.type).shape[layouts[2].index("d")]
-    result = ir.RankedTensorType.get([sizes[c] for c in layouts[3]], ir.RankedTensorType(q.type).element_type)
+    element = ir.RankedTensorType(q.type).element_type
+    results = [ir.RankedTensorType.get([sizes[c] for c in layouts[3]], element)]
+    if lse:
+        wide = ir.F64Type.get() if isinstance(element, ir.F64Type) else ir.F32Type.get()
+        results.append(ir.RankedTensorType.get([sizes[c] for c in "bhs"], wide))
     attributes = {
         "scale": ir.FloatAttr.get(ir.F64Type.get(), scale),
         "window": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), window),
         "softcap": ir.FloatAttr.get(ir.F64Type.get(), softcap),
         "layouts": ir.ArrayAttr.get([ir.StringAttr.get(layout) for layout in layouts]),
     }
-    return ir.Operation.create(name, [result], list(operands), attributes | more, loc=loc).results[0]
+    return ir.Operation.create(name, results, list(operands), attributes | more, loc=loc).results[0]
 
 
 def load(ctx: ir.Context) -> None:

@@ -23,14 +23,15 @@ def run(module: ir.Module, wide_f32: str = "0") -> None:
     for op in [op for op in nested(module.operation) if op.name in ATTENTIONS]:
         if wide_f32 == "0" or _is_wide(AttentionInfo.of(op), int(wide_f32)):
             with module.context, op.location, ir.InsertionPoint(op):
-                _replace(op, exact_attention(op))
+                _replace(op, *exact_attention(op))
     for op in [op for op in nested(module.operation) if op.name == GATHER_PAGES]:
         with module.context, op.location, ir.InsertionPoint(op):
             _replace(op, _gathered(op))
 
 
-def _replace(op: ir.Operation, value: ir.Value) -> None:
-    op.results[0].replace_all_uses_with(value)
+def _replace(op: ir.Operation, *values: ir.Value) -> None:
+    for old, new in zip(op.results, values, strict=True):
+        old.replace_all_uses_with(new)
     op.erase()
 
 

@@ -34,10 +34,13 @@ def _fold(op: ir.Operation) -> None:
     attributes["layouts"] = ir.ArrayAttr.get([ir.StringAttr.get(x) for x in layouts])
     type_ = tensor_type([shape[p] for p in permutation], op.results[0].type.element_type)
     with ir.InsertionPoint(op):
-        new = ir.Operation.create(op.name, [type_], list(op.operands), attributes, loc=op.location)
+        types = [type_, *(r.type for r in list(op.results)[1:])]
+        new = ir.Operation.create(op.name, types, list(op.operands), attributes, loc=op.location)
     for user in users:
         user.results[0].replace_all_uses_with(new.results[0])
         user.erase()
+    for old, lse in zip(list(op.results)[1:], list(new.results)[1:], strict=True):
+        old.replace_all_uses_with(lse)
     op.erase()
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 
 from mlirc.dialects.score_functions import torch_score
+from mlirc.errors import MlircError
 from mlirc.frontend.head_vectors import check_vectors, softmax_with
 from mlirc.frontend.opmath import HALF
 from mlirc.frontend.random.dropouts import dropout
@@ -42,6 +43,35 @@ def attention_op(
     [Hq] each row's softmax has one more key, whose score this is and whose value is 0. With `padding_rows` nobody reads
     a row whose keys the lowest finite number hides all: it may give 0 for the mean of the values.
     """
+    return _attend(q, k, v, mask, bias, inputs, scale, causal, window, softcap, nan_rows, score, softmax, sinks)[0]
+
+
+@torch.library.custom_op("mlirc::attention_lse", mutates_args=())
+def attention_lse_op(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    inputs: list[torch.Tensor],
+    scale: float,
+    causal: bool,
+    window: int,
+    softcap: float,
+    nan_rows: bool = False,
+    score: str = "",
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`mlirc::attention`, and the natural logarithm of the sum of each row's exponentials, [B,Hq,Sq] in f32 (f64 for
+    f64), which is -inf for a row that sees nothing."""
+    return _attend(q, k, v, mask, bias, inputs, scale, causal, window, softcap, nan_rows, score, True, None)
+
+
+def _attend(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, bias: torch.Tensor | None,
+    inputs: list[torch.Tensor], scale: float, causal: bool, window: int, softcap: float, nan_rows: bool, score: str,
+    softmax: bool, sinks: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """The result, and the log-sum-exp of its rows."""
     group = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
     wide = torch.float64 if q.dtype == torch.float64 else torch.float32
@@ -57,16 +87,19 @@ def attention_op(
         scores = torch_score(tuple(score.split("\n")), scores, place, inputs)
     hidden = ~visible_keys(q.shape[2], k.shape[2], causal, window)
     if not softmax:
-        return (scores.masked_fill(hidden, 0.0) @ v.to(wide)).to(q.dtype)
+        return (scores.masked_fill(hidden, 0.0) @ v.to(wide)).to(q.dtype), scores.logsumexp(-1)
     scores = scores.masked_fill(hidden, float("-inf"))
     shares = softmax_with(scores, sinks)
     if not nan_rows and sinks is None:
         shares = shares.masked_fill((scores == float("-inf")).all(-1, keepdim=True), 0.0)
-    return (shares @ v.to(wide)).to(q.dtype)
+    return (shares @ v.to(wide)).to(q.dtype), scores.logsumexp(-1)
+
+
+ATTENTIONS = (torch.ops.mlirc.attention.default, torch.ops.mlirc.attention_lse.default)
 
 
 @attention_op.register_fake
-def _(
+def _fake_attention(
     q, k, v, mask, bias, inputs, scale, causal, window, softcap, nan_rows=False, score="", softmax=True, sinks=None,
     padding_rows=False,
 ):  # fmt: skip
@@ -78,6 +111,12 @@ def _(
         ):
             raise ValueError(f"an attention mask of shape {list(x.shape)} does not fit scores of shape {list(scores)}")
     return q.new_empty((q.shape[0], q.shape[1], q.shape[2], v.shape[3]))
+
+
+@attention_lse_op.register_fake
+def _(q, k, v, *more):
+    wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+    return _fake_attention(q, k, v, *more), q.new_empty(q.shape[:3], dtype=wide)
 
 
 def visible_keys(q_len: int, kv_len: int, causal: bool, window: int) -> torch.Tensor:
@@ -106,15 +145,34 @@ def scaled_dot_product_attention(
 
     PyTorch's `is_causal` counts from the first key, so that it becomes a mask when the lengths differ.
     """
+    return attention_of(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)[0]
+
+
+def attention_of(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool = False,
+    with_lse: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """That function's result, and with `with_lse` the log-sum-exp of its rows, f32 [..., Sq] (f64 for f64)."""
+    wide = torch.float64 if query.dtype == torch.float64 else torch.float32
     if not query.shape[-1]:  # scores of 0, whatever the scale
         query, key, scale = query.new_zeros((*query.shape[:-1], 1)), key.new_zeros((*key.shape[:-1], 1)), 1.0
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     if not (key.shape[-2] and value.shape[-1] and query.numel()):
         shared = (query if enable_gqa else value).shape[-3:-2]
         lead = torch.broadcast_shapes(query.shape[:-2], key.shape[:-3] + shared, value.shape[:-3] + shared)
-        return query.new_zeros((*lead, query.shape[-2], value.shape[-1]))
+        nothing = query.new_full((*lead, query.shape[-2]), float("-inf"), dtype=wide)
+        if with_lse and key.shape[-2] and query.numel():
+            raise MlircError("the log-sum-exp of attention whose values have no elements: use torch.logsumexp")
+        return query.new_zeros((*lead, query.shape[-2], value.shape[-1])), nothing
     if dropout_p:
-        return _with_dropout(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        return _with_dropout(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa), None
     q_len, kv_len = query.shape[-2], key.shape[-2]
     masks = () if attn_mask is None else (attn_mask.shape[:-3],)
     batch = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3], *masks)
@@ -139,10 +197,13 @@ def scaled_dot_product_attention(
     causal = is_causal and q_len == kv_len
     if is_causal and not causal:
         mask = torch.ones(q_len, kv_len, dtype=torch.bool, device=q.device).tril()[None, None]
+    if with_lse:
+        out, lse = torch.ops.mlirc.attention_lse(q, k, v, mask, bias, [], scale, causal, 0, 0.0)
+        return out.reshape(*batch, *out.shape[1:]), lse.reshape(*batch, *lse.shape[1:])
     out = torch.ops.mlirc.attention(q, k, v, mask, bias, [], scale, causal, 0, 0.0)
     if max(query.dim(), key.dim(), value.dim()) == 2 and out.shape[:2] == (1, 1):
-        return out.reshape(out.shape[2:])
-    return out.reshape(*batch, *out.shape[1:])
+        return out.reshape(out.shape[2:]), None
+    return out.reshape(*batch, *out.shape[1:]), None
 
 
 def _with_dropout(

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from mlirc.frontend.attention import scaled_dot_product_attention
+from mlirc.frontend.attention_ops import FUSED
 from mlirc.frontend.decompositions_activations import ACTIVATIONS
 from mlirc.frontend.decompositions_batch_norm import BATCH_NORMS, saved_statistics
 from mlirc.frontend.decompositions_convolutions import CONVOLUTIONS
@@ -65,21 +66,7 @@ def _wide(x: Tensor) -> Tensor:
 
 
 _own[aten.scaled_dot_product_attention.default] = scaled_dot_product_attention
-
-
-@_decomposes(aten._scaled_dot_product_flash_attention_for_cpu.default)
-def _flash_attention_for_cpu(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    attn_mask: Tensor | None = None,
-    scale: float | None = None,
-) -> tuple[Tensor, Tensor]:
-    out = scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale)
-    return out, query.new_empty(query.shape[:-1])
+_own |= FUSED
 
 
 @_decomposes(aten.native_layer_norm.default)

@@ -16,6 +16,7 @@ from torch.nn.attention.flex_attention import _vmap_for_bhqkv
 
 from mlirc.frontend.evaluate import place
 
+NATURAL = 3  # beside PyTorch's results: the natural logarithm
 FLEX = torch.ops.higher_order.flex_attention
 
 
@@ -26,6 +27,8 @@ def write_out(graph: Graph, node: Node, owner: GraphModule) -> None:
     q, k, v, score, block_mask, scale = node.args[:6]
     buffers: list[list[Any]] = [list(x) for x in (*node.args[7:9], (), ())[:2]]  # type: ignore[arg-type]
     functions = [owner.get_submodule(str(f.target)) for f in (score, block_mask[-1])]  # type: ignore[index, union-attr]
+    for user in [u for u in node.users if u.args[1] == 1]:
+        _take_natural(user)
     read = sorted({int(u.args[1]) for u in node.users})  # type: ignore[arg-type]
 
     def results(*tensors: torch.Tensor) -> list[torch.Tensor]:
@@ -56,6 +59,21 @@ def write_out(graph: Graph, node: Node, owner: GraphModule) -> None:
     graph.erase_node(node)
 
 
+def _take_natural(log: Node) -> None:
+    """Takes what a result in base 2 times ln 2 is, which `flex_attention` returns, as result `NATURAL`."""
+    products = [u for u in log.users if u.target is torch.ops.aten.mul.Tensor and u.args[1] == math.log(2)]
+    if not products:
+        return
+    with log.graph.inserting_before(log):
+        natural = log.graph.call_function(log.target, (log.args[0], NATURAL))  # type: ignore[arg-type]
+        natural.meta = dict(log.meta)
+    for product in products:
+        product.replace_all_uses_with(natural)
+        log.graph.erase_node(product)
+    if not log.users:
+        log.graph.erase_node(log)
+
+
 def _scores(q: Any, k: Any, functions: list, captured: tuple, scale: Any) -> torch.Tensor:
     """What the softmax is taken of, f32[B, H, Sq, Sk] (f64 of f64): a key that a query does not see is -inf."""
     heads, group = k.shape[1], q.shape[1] // k.shape[1]
@@ -71,8 +89,8 @@ def _scores(q: Any, k: Any, functions: list, captured: tuple, scale: Any) -> tor
 
 
 def _result(index: int, scores: torch.Tensor, q: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    if index == 1:
-        return scores.logsumexp(-1) / math.log(2)
+    if index in (1, NATURAL):
+        return scores.logsumexp(-1) / (math.log(2) if index == 1 else 1)
     if index == 2:
         return scores.amax(-1) / math.log(2)
     heads, group = v.shape[1], q.shape[1] // v.shape[1]

@@ -11,6 +11,7 @@ import torch
 
 import mlirc.frontend.cached_attention  # noqa: F401  registers the op
 from mlirc.dialects.mlirc_dialect import HEAD_VECTORS
+from mlirc.frontend.attention import ATTENTIONS
 from mlirc.mlir import context, func, fx_importer, ir
 
 _FRAME = re.compile(r'File "([^"]+)", line ([0-9]+)')
@@ -67,7 +68,7 @@ def make_importer(root: str, steps: Mapping[str, str] | None = None) -> Any:
         __slots__: list[str] = []
 
         def _import_torch_op_overload(self, loc: Any, node: Any, concrete_target: Any = None) -> None:
-            if node.target is torch.ops.mlirc.attention.default:
+            if node.target in ATTENTIONS:
                 _import_attention(self, loc, node)
             elif node.target is CACHED_ATTENTION:
                 _import_cached_attention(self, loc, node)
@@ -82,7 +83,8 @@ def make_importer(root: str, steps: Mapping[str, str] | None = None) -> Any:
 
 
 def _import_attention(importer: Any, loc: ir.Location, node: torch.fx.Node) -> None:
-    """Imports `mlirc::attention` as a call of a private function whose attributes say what the call computes."""
+    """Imports `mlirc::attention`, or with its log-sum-exp `mlirc::attention_lse`, as a call of a private function whose
+    attributes say what the call computes."""
     arguments: Any = node.args
     q, k, v, mask, bias, inputs, scale, causal, window, softcap, *more = arguments
     rest: Any = more + [False, "", True, None, False][len(more) :]
@@ -131,9 +133,10 @@ def _call_attention(
 ) -> None:
     """A call of the private function with these attributes, which is declared where it is not yet."""
     attributes = ir.DictAttr.get(said)
-    result = importer._cc.node_val_to_type(node)
+    values = node.meta["val"]
+    results = [importer._cc.value_info_to_type(v) for v in (values if isinstance(values, (tuple, list)) else [values])]
     body = importer.fx_importer.module.body
-    type_ = ir.FunctionType.get([x.type for x in operands], [result])
+    type_ = ir.FunctionType.get([x.type for x in operands], results)
     declared = [op for op in body.operations if ATTENTION_CALL in op.attributes]
     for op in declared:
         if op.attributes[ATTENTION_CALL] == attributes and op.type == type_:
@@ -142,8 +145,11 @@ def _call_attention(
         with ir.InsertionPoint(body):
             op = func.FuncOp(f"mlirc_attention_{len(declared)}", type_, visibility="private")
         op.attributes[ATTENTION_CALL] = attributes
-    call = func.CallOp([result], op.name.value, operands)
-    importer.bind_node_value(node, call.result)
+    call = func.CallOp(results, op.name.value, operands)
+    if isinstance(values, (tuple, list)):
+        importer._multi_result_nodes.add(node)
+    for i, value in enumerate(call.results):
+        importer.bind_node_value(node, value, i)
 
 
 def _import_loop(importer: Any, loc: ir.Location, node: torch.fx.Node, steps: Mapping[str, str] | None) -> None:

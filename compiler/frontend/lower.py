@@ -233,8 +233,10 @@ def _replace_attention_calls(module: ir.Module) -> None:
                     nan_rows="nan_rows" in attributes and ir.BoolAttr(attributes["nan_rows"]).value,
                     score=score,
                     softmax="softmax" not in attributes or ir.BoolAttr(attributes["softmax"]).value,
+                    lse=len(call.results) > 1,
                 )
-        call.results[0].replace_all_uses_with(new)
+        for old, result in zip(call.results, new.owner.results, strict=True):
+            old.replace_all_uses_with(result)
         call.erase()
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from mlirc.frontend.attention import is_lowest, pattern_of
+from mlirc.frontend.attention import ATTENTIONS, is_lowest, pattern_of
 from mlirc.frontend.dims import count_dims_from_front
 from mlirc.frontend.evaluate import evaluate_constant, evaluate_fake, place
 from mlirc.frontend.prefix_scan import prefix_extremum_op, prefix_scan_op
@@ -109,7 +109,7 @@ def simplify(graph: Graph, placeholders: dict[str, torch.Tensor]) -> dict[str, t
         graph.eliminate_dead_code()
         constants = Constants(graph, placeholders)
     for node in list(graph.nodes):
-        if node.op == "call_function" and node.target is torch.ops.mlirc.attention.default:
+        if node.op == "call_function" and node.target in ATTENTIONS:
             _simplify_attention(graph, node, constants)
     graph.eliminate_dead_code()
     for node in list(graph.nodes):

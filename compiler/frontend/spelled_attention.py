@@ -8,6 +8,7 @@ bias, and a row of nothing but -inf stays NaN. Scores or weights that something 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,7 @@ from torch.fx import Graph, Node
 import mlirc.frontend.gather_matrices  # noqa: F401  registers the op
 from mlirc.frontend.attention import is_lowest, pattern_of
 from mlirc.frontend.score_trace import ARITHMETIC, NoScore, Places, Score
+from mlirc.frontend.spelled_logsumexp import log_sums, replace
 from mlirc.frontend.spelled_softmax import DTYPES, VIEWS, NotAttention, Softmax, through, value_of
 
 aten = torch.ops.aten
@@ -134,9 +136,10 @@ def _replace(graph: Graph, product: Node, constants: Any, call: Callable[..., No
     weights, values = product.args
     if _chooses(values):
         raise NotAttention  # experts, whose products read the matrices where they lie
-    rows, score = None, None
+    rows, score, sums = None, None, []
     try:
         rows = Softmax.of(weights)
+        sums = log_sums(rows.scores) if rows.sinks is None else []
         scored, found, shape = _read_scores(rows.scores, constants, rows.readers)
         heads = shape[:2] or [1, value_of(scored).shape[0]]
         _check_terms(found, [*heads, *value_of(scored).shape[1:]], constants)
@@ -167,8 +170,14 @@ def _replace(graph: Graph, product: Node, constants: Any, call: Callable[..., No
         args: tuple[Any, ...] = (q4, k4, v4, mask, bias, inputs, scale, False, 0, cap, nan_rows)
         if score or sinks:
             args += (lines, bool(rows), *(() if sinks is None else (sinks,)))
-        new = call(graph, product, torch.ops.mlirc.attention.default, *args)
+        if sums:
+            both = call(graph, product, torch.ops.mlirc.attention_lse.default, *args[:12])
+            new, lse = (call(graph, product, operator.getitem, both, n) for n in range(2))
+        else:
+            new = call(graph, product, torch.ops.mlirc.attention.default, *args)
         flat = call(graph, product, aten.view.default, new, list(value_of(product).shape))
+    if sums:
+        replace(sums, lse, call)
     product.replace_all_uses_with(flat)
     graph.erase_node(product)
     return new

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from mlirc.frontend.spelled_logsumexp import READERS, log_sums
+
 aten = torch.ops.aten
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 VIEWS = (aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.clone.default)
@@ -53,11 +55,10 @@ def through(node: Any, users: int = 1) -> Any:
 
 @dataclass(frozen=True)
 class Softmax:
-    """The scores of a softmax along the last dimension, which so many ops read; a column beside them: [B,H,Sq,1].
-    `zero_rows`: a row of nothing but -inf has weights of 0, not NaN."""
+    """The scores of a softmax along the last dimension; a column beside them: [B,H,Sq,1]. `zero_rows`: a row of nothing
+    but -inf has weights of 0, not NaN."""
 
     scores: Node
-    readers: int = 2
     sinks: Node | None = None
     zero_rows: bool = False
 
@@ -66,7 +67,7 @@ class Softmax:
         """The softmax that made the weights; raises NotAttention where there is none."""
         node = through(weights)
         if isinstance(node, Node) and node.target is aten.where.self and len(node.users) == 1:
-            return Softmax(_scores_of_safe(node), 3, zero_rows=True)
+            return Softmax(_scores_of_safe(node), zero_rows=True)
         if not isinstance(node, Node) or node.target is not aten.slice.Tensor or len(node.users) > 1:
             return Softmax(_scores_of(node))
         sliced: Any = node.args
@@ -83,7 +84,12 @@ class Softmax:
         rows, column = parts if kept[0] == 0 else parts[::-1]
         if value_of(column).shape[-1] != 1 or value_of(column).dim() != 4 or len(rows.users) > 1:  # type: ignore[union-attr]
             raise NotAttention
-        return Softmax(rows, 1, column)  # type: ignore[arg-type]
+        return Softmax(rows, column)  # type: ignore[arg-type]
+
+    @property
+    def readers(self) -> int:
+        """How many ops of the softmax, and of its log-sum-exp, read the scores."""
+        return len(self.scores.users)
 
     def vector_of_sinks(self, heads: list[int], constants: Any, like: Node, call: Callable[..., Node]) -> Node | None:
         """The column as a number for each head: [H] of `heads` (batch, H); raises NotAttention where rows differ."""
@@ -132,7 +138,10 @@ def _scores_of(weights: Any, readers: int = 2) -> Node:
 
     along_last(total, aten.sum.dim_IntList, power)
     scores, top = only(power.args[0], aten.sub.Tensor).args  # type: ignore[union-attr]
-    if not isinstance(scores, Node) or len(scores.users) != readers:
+    if not isinstance(scores, Node):
+        raise NotAttention
+    readers += READERS * len(log_sums(scores))
+    if len(scores.users) != readers:
         raise NotAttention
     along_last(top, aten.amax.default, scores)
     return scores

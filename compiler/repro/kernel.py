@@ -30,9 +30,11 @@ def attention(
     score: Sequence[str] = (),
     softmax: bool = True,
     sinks: Any = None,
+    lse: bool = False,
 ) -> Any:
     """`mlirc.attention` and, with sinks, `mlirc.sink_attention` in PyTorch, with f32 accumulation; see
-    docs/architecture.md for their meaning. `more` is a mask, or the inputs of a function of the scores."""
+    docs/architecture.md for their meaning. `more` is a mask, or the inputs of a function of the scores. With `lse` the
+    result is a pair with the log-sum-exp."""
     import torch
 
     from mlirc.dialects.score_functions import torch_score
@@ -59,12 +61,14 @@ def attention(
         visible = visible & mask
     elif mask is not None:
         scores = scores + mask.to(wide)
+    scores = scores.masked_fill(~visible, float("-inf") if softmax else 0.0)
     if softmax:
-        shares = softmax_with(scores.masked_fill(~visible, float("-inf")), sinks)
+        shares = softmax_with(scores, sinks)
         shares = shares if nan_rows and sinks is None else shares.nan_to_num(0.0)
     else:
-        shares = scores.masked_fill(~visible, 0.0)
-    return (shares @ v).to(q.dtype).permute(["bhsd".index(c) for c in layouts[3]]).contiguous()
+        shares = scores
+    result = (shares @ v).to(q.dtype).permute(["bhsd".index(c) for c in layouts[3]]).contiguous()
+    return (result, scores.logsumexp(-1)) if lse else result
 
 
 def cached_attention(

@@ -187,7 +187,12 @@ class _Function:
         options += [f"{name}={self.names[v]}" for name, v in vectors.items()]
         operands = ", ".join(self.names[v] for v in [*list(op.operands)[:3], *scores_operands(op)])
         name = "cached_attention" if op.name == CACHED_ATTENTION else "attention"
-        self.assign(op.results[0], f"{name}({operands}, {', '.join(options)})")
+        call = f"{name}({operands}, {', '.join(options)}"
+        if len(op.results) == 1:
+            self.assign(op.results[0], f"{call})")
+            return
+        for number, result in enumerate(op.results):
+            self.assign(result, f"{call}, lse=True)[{number}]")
 
     op_mlirc_sink_attention = op_mlirc_table_attention = op_mlirc_cached_attention = op_mlirc_attention
 

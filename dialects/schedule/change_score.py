@@ -25,6 +25,8 @@ def change_score(rewriter, targets, lines, softmax):
         info = AttentionInfo.of(op)
         if len(op.operands) > 3 or info.score:
             raise PayloadError("the attention has a mask or a function of its scores already, which would be lost", op)
+        if info.lse and not softmax:
+            raise PayloadError("a log-sum-exp of the attention is read, which weights without a softmax have not", op)
         try:
             score_functions.parse(tuple(lines.split("\n")), info.sum_type)
         except ValueError as e:
@@ -33,8 +35,10 @@ def change_score(rewriter, targets, lines, softmax):
             new = attention(
                 *op.operands, scale=info.scale, causal=info.causal, window=info.window, softcap=info.softcap,
                 layouts=info.layouts, nan_rows=info.nan_rows, score=lines.split("\n"), softmax=softmax,
+                lse=info.lse,
             )  # fmt: skip
-        op.results[0].replace_all_uses_with(new)
+        for old, result in zip(op.results, new.owner.results, strict=True):
+            old.replace_all_uses_with(result)
         rewriter.erase_op(op)
         made.append(new.owner)
     return [made]

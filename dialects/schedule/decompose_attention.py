@@ -7,6 +7,7 @@
     total   = sum_j weights                          reduction, [b, h, i]
     output  = weights v                              contraction, [b, h, i, e]
     result  = output / total                         elementwise, as the op's layout has it
+    lse     = top + log total                        elementwise, [b, h, i]; where the op has it as a result
 
 Loops: b batch, h head of queries, i query, j key, d element of a head, e element of a value. A head of keys that
 several heads of queries share is read at `h floordiv group`. Accumulation is in f32 (f64 of f64).
@@ -171,8 +172,8 @@ class Decomposer:
 
         return self.generic([a, b], start, loops, body)
 
-    def build(self) -> tuple[ir.Value, list[ir.Operation]]:
-        """Adds the ops at the insertion point; returns the attention's result, and both products."""
+    def build(self) -> tuple[list[ir.Value], list[ir.Operation]]:
+        """Adds the ops at the insertion point; returns the attention's results, and both products."""
         q = self.packed() if self.pack else self.operand(0, {"b": "b", "h": "h", "s": "i", "d": "d"})
         k = self.keys(1, {"b": "b", "h": "k", "s": "j", "d": "d"})
         v = self.keys(2, {"b": "b", "h": "k", "s": "j", "d": "e"})
@@ -188,7 +189,10 @@ class Decomposer:
             weights, sums = masked, []
         output = self.contract(self.narrowed(weights), v, start, "bhiej")
         products = [scores.value.owner.operation, output.value.owner.operation]
-        return self.result(output, *sums).value, products
+        results = [self.result(output, *sums).value]
+        if self.info.lse:
+            results.append(self.log_sum(top, total).value)
+        return results, products
 
     def keys(self, i: int, letters: dict[str, str]) -> _Tensor:
         if self.info.pages is None:
@@ -225,6 +229,20 @@ class Decomposer:
 
         weights = self.generic([scores, top], self.empty("bhij"), "bhij", power)
         return weights, top, self.generic([weights], zero, "bhij", lambda p, t: arith.AddFOp(t, p).result)
+
+    def log_sum(self, top: _Tensor, total: _Tensor) -> _Tensor:
+        """The natural logarithm of the sum of a row's exponentials. A row that sees nothing has a sum of 0, or of NaN
+        beside a maximum of -inf; a maximum of infinity is the logarithm itself."""
+
+        def body(top: ir.Value, total: ir.Value, _: ir.Value) -> ir.Value:
+            if self.raw:
+                top = arith.MulFOp(top, self.constant(self.info.scale)).result
+            found = arith.AddFOp(top, math.LogOp(total).result).result
+            size = math.AbsFOp(top).result
+            infinite = arith.CmpFOp(arith.CmpFPredicate.OEQ, size, self.constant(float("inf"))).result
+            return arith.SelectOp(infinite, top, found).result
+
+        return self.generic([top, total], self.empty("bhi"), "bhi", body)
 
     def with_sink(self, total: ir.Value, top: ir.Value) -> ir.Value:
         """The sum of a row's exponentials, and that of its head's sink. It is infinite where the row sees no key, or
@@ -370,15 +388,17 @@ def _pair_at(rank: int, at: int) -> list[list[int]]:
     return [[d] if d < at else [d, d + 1] if d == at else [d + 1] for d in range(rank)]
 
 
-def exact_attention(op: ir.Operation) -> ir.Value:
-    """Builds what an attention means at the insertion point, on whole tensors; returns its result."""
+def exact_attention(op: ir.Operation) -> list[ir.Value]:
+    """Builds what an attention means at the insertion point, on whole tensors; returns its results."""
     decomposer = Decomposer(op, base2=False, exact=True)
-    result, _ = decomposer.build()
+    results, _ = decomposer.build()
     if not decomposer.split:
-        return result
-    type_ = ir.RankedTensorType(op.results[0].type)
-    groups = _pair_at(type_.rank, decomposer.info.layouts[3].index("h"))
-    return tensor.CollapseShapeOp(type_, result, groups).result
+        return results
+    joined = []
+    for value, old, at in zip(results, op.results, (decomposer.info.layouts[3].index("h"), 1), strict=False):
+        type_ = ir.RankedTensorType(old.type)
+        joined.append(tensor.CollapseShapeOp(type_, value, _pair_at(type_.rank, at)).result)
+    return joined
 
 
 @transform_op(
@@ -401,8 +421,8 @@ def decompose_attention(rewriter, targets, base2, pack):
             "pack: query heads that share keys do not lie next to each other, or a mask tells them apart", op
         )
     with ir.InsertionPoint(op), op.location:
-        result, products = Decomposer(op, base2, pack).build()
-        whole = _reshaped(result, list(op.results[0].type.shape)) if pack else result
-        op.results[0].replace_all_uses_with(whole)
+        results, products = Decomposer(op, base2, pack).build()
+        for old, new in zip(op.results, results, strict=True):
+            old.replace_all_uses_with(_reshaped(new, list(old.type.shape)) if pack else new)
     rewriter.erase_op(op)
-    return [[result.owner.operation], products]
+    return [[results[0].owner.operation], products]

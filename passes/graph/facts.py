@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from math import prod
 
-from mlirc.dialects.mlirc_dialect import CACHED_ATTENTION, DEQUANTIZE, GATHER_MATRICES, head_vectors, scores_operands
+from mlirc.dialects.mlirc_dialect import (
+    ATTENTIONS,
+    CACHED_ATTENTION,
+    DEQUANTIZE,
+    GATHER_MATRICES,
+    head_vectors,
+    scores_operands,
+)
 from mlirc.ir.tensors import VIEWS, shape_of
 from mlirc.mlir import ir, linalg, nested
 from mlirc.passes.graph import classify
@@ -79,6 +86,23 @@ def _is_small_and_cheap(op: ir.Operation) -> bool:
 def _is_whole(value: ir.Value) -> bool:
     element = ir.ShapedType(value.type).element_type if isinstance(value.type, ir.ShapedType) else value.type
     return isinstance(element, ir.IntegerType) and element.width > 1
+
+
+def is_of_log_sums(op: ir.Operation, depth: int = INDEX_CHAIN) -> bool:
+    """Whether a map makes its elements of attentions' log-sum-exps alone: of one number a row, beside the elements of
+    the rows that it is computed for, it is as well computed again."""
+    if not is_map(op) or not depth:
+        return False
+    read = [v for v, _ in sources(op, first_element(op)) if not is_constant(v)]
+    for value in read:
+        owner = owner_of(value)
+        while owner is not None and (owner.name in VIEWS or is_move(owner)):
+            value = owner.operands[0]
+            owner = owner_of(value)
+        lse = owner is not None and owner.name in ATTENTIONS and ir.OpResult(value).result_number == 1
+        if owner is None or not (lse or is_of_log_sums(owner, depth - 1)):
+            return False
+    return bool(read)
 
 
 def is_widening_cast(op: ir.Operation) -> bool:

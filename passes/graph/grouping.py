@@ -44,6 +44,7 @@ from mlirc.passes.graph.facts import (
     is_linear,
     is_made_of_numbers,
     is_map,
+    is_of_log_sums,
     is_plain_copy,
     is_small_index_map,
     is_unpacked_in_registers,
@@ -220,7 +221,9 @@ class Grouping:
                     return False
                 if makes_halves(op) and not any(map(has_few_rows, kernel.contractions)):
                     return False  # tensor cores multiply 16-bit floats, and nothing does 8-bit ones with 16-bit ones
-        again = is_free(op) or reads_again(op, kernels) or all(self._repeats(op, k) for k in kernels)
+        again = (
+            is_free(op) or reads_again(op, kernels) or all(self._repeats(op, k) for k in kernels) or is_of_log_sums(op)
+        )
         if len(kernels) > 1 and not again:
             return False
         # A product's widened operand is read as it was before, however dear what comes before it is: that stays apart.
@@ -282,7 +285,7 @@ class Grouping:
             return not self._has_claim(kernel)
         if self._has_claim(kernel) and (op in self._after_reduction or not all(map(is_linear, reads))):
             return False
-        if op not in self._heavy or self._repeats(op, kernel):
+        if op not in self._heavy or self._repeats(op, kernel) or is_of_log_sums(op):
             return len(reads) <= MAX_EVALUATIONS
         if len(reads) == 1 and self._is_per_row(op, kernel, next(iter(reads))):
             return True

@@ -49,7 +49,7 @@ class KernelBuilder:
         scans: bool = False,
     ) -> None:
         self.root, self.kept, self.scans = root, kept, scans
-        self.outputs = [*(r for r in root.results if list(r.uses)), *kept]
+        self.outputs = [*(r for r in root.results if list(r.uses) or root.name in ATTENTIONS), *kept]
         self.shapes = [shape_of(r) for r in self.outputs]
         self.evaluator = Evaluator(Scalars(), inline)
         with ir.InsertionPoint(module_body):
@@ -60,7 +60,7 @@ class KernelBuilder:
     def build(self) -> Built:
         if self.root.name in ATTENTIONS:
             with ir.InsertionPoint(self.block):
-                return self._finish("attention", [self._attention()])
+                return self._finish("attention", self._attention())
         shape = shape_of(self.outputs[0])
         dims = tuple(dim(i, n) for i, n in enumerate(shape))
         nodes = [self._output(i, dims) for i in range(len(self.outputs))]
@@ -123,7 +123,7 @@ class KernelBuilder:
 
     # Attention.
 
-    def _attention(self) -> ir.Value:
+    def _attention(self) -> list[ir.Value]:
         """The op on parameters that lie as their producers wrote them: a transpose becomes a layout."""
         operands, layouts = [], []
         for i, (value, indices) in enumerate(zip(self.root.operands, attention_reads(self.root), strict=False)):
@@ -145,10 +145,8 @@ class KernelBuilder:
         for value, indices, extents in operands:
             node = self.evaluator.element(value, indices)
             tensors.append(self.arguments.get(node.data[0], extents))
-        created = ir.Operation.create(
-            self.root.name, [self.root.results[0].type], tensors, attributes, loc=self.root.location
-        )
-        return created.results[0]
+        types = [r.type for r in self.root.results]
+        return list(ir.Operation.create(self.root.name, types, tensors, attributes, loc=self.root.location).results)
 
     def _attention_operand(self, value: ir.Value, indices: tuple[Index, ...]) -> list[int]:
         node = self.evaluator.element(value, indices)
