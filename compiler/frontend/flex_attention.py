@@ -16,6 +16,8 @@ from torch.nn.attention.flex_attention import _vmap_for_bhqkv
 
 from mlirc.frontend.evaluate import place
 
+EMPTY = 1 << 30  # the size of the one block of no mask at all
+ALL_SEEN = (torch.ops.aten.new_ones.default, torch.ops.aten.ones.default)  # what a mask without a function is
 NATURAL = 3  # beside PyTorch's results: the natural logarithm
 FLEX = torch.ops.higher_order.flex_attention
 
@@ -31,13 +33,20 @@ def write_out(graph: Graph, node: Node, owner: GraphModule) -> None:
         _take_natural(user)
     read = sorted({int(u.args[1]) for u in node.users})  # type: ignore[arg-type]
 
+    lists = _lists(block_mask, functions[1])
+    sizes: Any = block_mask[-3:-1]  # type: ignore[index]
+
     def results(*tensors: torch.Tensor) -> list[torch.Tensor]:
         queries, keys, values, *rest = tensors
-        captured = rest[: len(buffers[0])], rest[len(buffers[0]) :]
+        score_inputs, rest = rest[: len(buffers[0])], rest[len(buffers[0]) :]
+        captured = score_inputs, rest[: len(buffers[1])]
         scores = _scores(queries, keys, functions, captured, scale)
+        if lists:
+            seen = _listed(rest[len(buffers[1]) :], sizes, scores.shape[2], scores.shape[3])
+            scores = torch.where(seen, scores, -math.inf)
         return [_result(i, scores, queries, values) for i in read]
 
-    given = [q, k, v, *buffers[0], *buffers[1]]
+    given = [q, k, v, *buffers[0], *buffers[1], *lists]
     fakes = [x.meta["val"] for x in given]  # type: ignore[union-attr]
     with fakes[0].fake_mode, torch.no_grad():
         traced = make_fx(results, _allow_non_fake_inputs=True)(*fakes)
@@ -57,6 +66,31 @@ def write_out(graph: Graph, node: Node, owner: GraphModule) -> None:
         user.replace_all_uses_with(outputs[read.index(int(user.args[1]))])  # type: ignore[arg-type, index]
         graph.erase_node(user)
     graph.erase_node(node)
+
+
+def _lists(block_mask: Any, mask: GraphModule) -> list[Node]:
+    """The numbers and indices of the listed blocks of keys, [B, H, blocks of queries] and [B, H, blocks of queries,
+    most], those seen whole behind the others; where they alone say what is seen. A mask's function says it by itself:
+    eager PyTorch computes nothing else, and lists that `create_block_mask` makes say the same."""
+    value: Any = next(n for n in mask.graph.nodes if n.op == "output").args[0]
+    value = value[0] if isinstance(value, (tuple, list)) else value
+    if value.target not in ALL_SEEN or block_mask[-2] >= EMPTY:
+        return []
+    return [x for x in block_mask[2:6] if x is not None]
+
+
+def _listed(lists: Any, sizes: tuple[int, int], queries: int, keys: int) -> torch.Tensor:
+    """bool [B, H, Sq, Sk]: the keys in the blocks (of `sizes`: queries, keys) that are listed for a query."""
+    blocks = torch.arange(-(-keys // sizes[1]), dtype=torch.int32, device=lists[0].device)
+    seen = None
+    for counts, indices in zip(lists[::2], lists[1::2], strict=True):
+        place = torch.arange(indices.shape[-1], dtype=torch.int32, device=lists[0].device)
+        counted = (place < counts[..., None])[..., None]
+        found = ((indices[..., None] == blocks) & counted).any(-2)
+        seen = found if seen is None else seen | found
+    assert seen is not None
+    wide = seen.repeat_interleave(sizes[0], -2)[..., :queries, :]
+    return wide.repeat_interleave(sizes[1], -1)[..., :keys]
 
 
 def _take_natural(log: Node) -> None:
