@@ -21,12 +21,14 @@ def sort(
     *,
     way: Literal["network", "select", "radix"] | None = None,
     warps: int | None = None,
+    elements: int | None = None,
 ) -> ir.Module:
     """Rows that a block sorts in registers; of longer ones a few elements that it selects, or passes over digits.
 
     Knobs:
       way: how rows are sorted: a network (up to 4,096 elements), by selecting (up to 4,096 of them), or radix passes.
       warps: warps of a block that has several short rows, or selects.
+      elements: elements of a thread in a network of rows, a power of two.
     """
     found = kernel.sort
     assert found is not None
@@ -35,6 +37,8 @@ def sort(
         way = "network" if found.length <= NETWORK else "select" if few else "radix"
     if warps is None:
         warps = 32 if way == "select" else 4
-    with script(way=way, warps=warps) as (module, function):
-        annotate(function, lowering="sort", way=way, warps=warps)
+    if elements is None and way == "network":
+        elements = 4
+    with script(way=way, warps=warps, elements=elements) as (module, function):
+        annotate(function, lowering="sort", way=way, warps=warps, elements=elements)
     return module

@@ -100,6 +100,10 @@ _TABLE: dict[str, ScheduleAttribute] = {
             _words("network", "select", "radix"), ("sort",),
         ),
         ScheduleAttribute(
+            "elements", FUNCTION, "1 to 32", "elements of a thread in a sorting network, a power of two",
+            _between(1, 32), ("sort",),
+        ),
+        ScheduleAttribute(
             "min_blocks", FUNCTION, "1 to 32", "blocks that a multiprocessor should hold at once (`.minnctapersm`): "
             "bounds the registers of a thread", _between(1, 32), ("distribute", "loops"),
         ),

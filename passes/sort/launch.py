@@ -20,7 +20,6 @@ from mlirc.schedule.attributes import Taken
 from mlirc.targets import Target
 
 MOST = 1 << 12  # elements of a network
-OWN = 4  # of a thread in the largest one
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,8 @@ def _network(sort: Sort, arguments: list[ir.Value], warps: int, function: ir.Ope
     size = max(1 << (info.length - 1).bit_length(), 2)
     if size > MOST:
         raise Unsupported(f"a network sorts rows of up to {MOST} elements", function, "way")
-    threads = min(-(-size // OWN), 32) if size <= 32 * OWN else size // OWN
+    own = taken_elements(sort, function)
+    threads = min(-(-size // own), 32) if size <= 32 * own else size // own
     warps = max(warps if threads <= 32 else 0, threads // 32)
     blocks = -(-info.rows // (32 * warps // threads))
 
@@ -99,6 +99,14 @@ def _network(sort: Sort, arguments: list[ir.Value], warps: int, function: ir.Ope
         sort_rows(em, keys, values[0], values[1:], size, threads)
 
     sort.launch("", blocks, warps, arguments, build)
+
+
+def taken_elements(sort: Sort, function: ir.Operation) -> int:
+    """How many elements a thread of a network has, a power of two."""
+    own = sort.taken.take(function, "elements", 4)
+    if own & (own - 1):
+        raise Unsupported(f"mlirc.elements = {own}: a power of two", function, "elements")
+    return own
 
 
 def _select(sort: Sort, arguments: list[ir.Value], warps: int, function: ir.Operation) -> None:

@@ -21,6 +21,7 @@ class Network:
         self.em, self.keys, self.size, self.threads, self.thread, self.there = em, keys, size, threads, thread, there
         self.count = size // threads
         self.buffers: list[ir.Value] = []
+        self.is_read = False
         if threads > LANES:
             self.buffers = [em.alloc_smem([size], t) for t in (keys.type, keys.i32)]
 
@@ -74,7 +75,9 @@ class Network:
         if apart < LANES:
             return [Pair(em.shuffle_xor(p.key, apart), em.shuffle_xor(p.place, apart)) for p in pairs]
         partner = arith.XOrIOp(em.value(self.thread), em.c(apart)).result
-        gpu.BarrierOp()  # others have read what was there
+        if self.is_read:
+            gpu.BarrierOp()  # others have read what was there
+        self.is_read = True
         with predicated(self.there):
             for i, p in enumerate(pairs):
                 for buffer, value in zip(self.buffers, (p.key, p.place), strict=True):

@@ -22,6 +22,7 @@ DIGIT, DIGITS = 8, 1 << 8
 WARPS, ELEMENTS = 16, 8  # of a block, and of a thread
 TILE = 32 * WARPS * ELEMENTS
 ADDING = 8  # warps of a block that adds up
+AT_ONCE = 8  # counts of a lane whose loads are under way together
 
 
 @dataclass(frozen=True)
@@ -104,25 +105,31 @@ class Pass:
         block = gpu.BlockIdOp(gpu.Dimension.x).result
         number = em.add(em.mul(block, ADDING), em.block_warp)
         row, digit = em.div(number, DIGITS), em.rem(number, DIGITS)
-        loop = scf.ForOp(em.c(0), em.c(self.tiles), em.c(32), [keys.number(0)])
+        step = min(AT_ONCE, -(-self.tiles // 32))
+        loop = scf.ForOp(em.c(0), em.c(self.tiles), em.c(32 * step), [keys.number(0)])
         with ir.InsertionPoint(loop.body):
-            tile = em.add(loop.induction_variable, em.lane)
-            inside = em.condition(em.less(tile, self.tiles))
-            at = [em.value(v) for v in (row, digit, tile)]
-            branch = scf.IfOp(inside, [keys.i32], has_else=True)
-            with ir.InsertionPoint(branch.then_block):
-                scf.YieldOp([memref.LoadOp(self.b.counts, at).result])
-            with ir.InsertionPoint(branch.else_block):
-                scf.YieldOp([keys.number(0)])
-            value = branch.results[0]
-            until = lanes_until(em, keys, value)
-            front = arith.AddIOp(arith.SubIOp(until, value).result, loop.inner_iter_args[0]).result
-            with predicated(inside):
-                memref.StoreOp(front, self.b.counts, at)
-            total = em.shuffle_from(until, 31)
-            scf.YieldOp([arith.AddIOp(loop.inner_iter_args[0], total).result])
+            first = em.add(loop.induction_variable, em.lane)
+            own = [em.add(first, 32 * i) for i in range(step)]
+            total = loop.inner_iter_args[0]
+            for tile, value in zip(own, [self._counted(row, digit, tile) for tile in own], strict=True):
+                until = lanes_until(em, keys, value)
+                with predicated(em.condition(em.less(tile, self.tiles))):
+                    front = arith.AddIOp(arith.SubIOp(until, value).result, total).result
+                    memref.StoreOp(front, self.b.counts, [em.value(v) for v in (row, digit, tile)])
+                total = arith.AddIOp(total, em.shuffle_from(until, 31)).result
+            scf.YieldOp([total])
         with predicated(em.condition(em.equal(em.lane, 0))):
             memref.StoreOp(loop.results[0], self.b.totals, [em.value(row), em.value(digit)])
+
+    def _counted(self, row: IndexValue, digit: IndexValue, tile: IndexValue) -> ir.Value:
+        """A tile's count of a digit; 0 behind the last tile."""
+        em, keys = self.em, self.keys
+        branch = scf.IfOp(em.condition(em.less(tile, self.tiles)), [keys.i32], has_else=True)
+        with ir.InsertionPoint(branch.then_block):
+            scf.YieldOp([memref.LoadOp(self.b.counts, [em.value(v) for v in (row, digit, tile)]).result])
+        with ir.InsertionPoint(branch.else_block):
+            scf.YieldOp([keys.number(0)])
+        return branch.results[0]
 
     def move(self) -> None:
         em, keys = self.em, self.keys

@@ -8,6 +8,7 @@ import torch
 
 import mlirc
 from mlirc.errors import MlircError
+from mlirc.passes.sort import radix
 from support.models.together import Calls
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -106,3 +107,15 @@ def test_made_up_inputs_find_nothing():
 def test_what_a_way_cannot_sort_is_refused(function, way, words):
     with pytest.raises(MlircError, match=words):
         run(function, torch.zeros(1, 6001), way)
+
+
+@pytest.mark.parametrize("at_once", [1, 8])
+def test_counts_of_many_tiles(monkeypatch, at_once):
+    """More than a warp has lanes, in one step of the loop over them and in several."""
+    for name, value in {"ELEMENTS": 1, "TILE": 512, "AT_ONCE": at_once}.items():
+        monkeypatch.setattr(radix, name, value)
+    x = numbers((1, 33 * 512 + 7), torch.bfloat16)
+    model = mlirc.compile(Calls(lambda x: x.sort(stable=True)), (x,), device="host", cache=False)
+    assert model.plan.steps[0].grid[0] == 34
+    model.input_sets = "none"
+    assert_sorted([torch.as_tensor(r) for r in model.flat(x)], x, x.shape[-1], False)

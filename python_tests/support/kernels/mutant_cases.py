@@ -20,7 +20,7 @@ from support.kernels import warp as warp_kernels
 from support.kernels.check import TARGET, function_name
 from support.kernels.convolutions import Convolution
 from support.kernels.hopper import HANDS
-from support.kernels.payloads import attention, generic, inputs_of, kernel, matmul, norm, recurrence, scan
+from support.kernels.payloads import attention, generic, inputs_of, kernel, matmul, norm, recurrence, scan, sort
 from support.kernels.product import BARRIERS, STAGES, K, M, N, product
 from support.kernels.stencils import Depthwise
 from support.mutants.kernels import Case
@@ -69,8 +69,10 @@ KERNELS: dict[str, tuple[str, str]] = {
     "norm, 1 warp": (norm(5, 67, "bf16"), "reduction:warps=1"),
     "scan of rows": (scan((3, 1001), 1), "scan:warps=2,step=256"),
     "scan of rows, reverse": (scan((3, 391), 1, kind="reverse"), "scan:warps=2,step=256"),
-    "scan of rows, chained": (scan((2, 4200), 1), "scan:chain=true,warps=1,vector=1,step=128"),
-    "scan of rows, chained, flags": (scan((2, 300), 1, "f64"), "scan:chain=true,warps=1,vector=1,step=128"),
+    "scan of rows, chained": (scan((2, 1061), 1), "scan:chain=true,warps=1,vector=1,step=32"),
+    "scan of rows, chained, flags": (scan((2, 80), 1, "f64"), "scan:chain=true,warps=1,vector=1,step=32"),
+    "sort, network of a warp": (sort(3, 37, 11), "sort:warps=1"),
+    "sort, network of a block": (sort(2, 150, 150, "bf16"), "sort:elements=2"),
     "scan of columns": (scan((2, 23, 70), 1), "scan:warps=2,step=16"),
     "matmul, mma, 3 stages": (
         matmul(33, 40, 102, "bf16"), "matmul:block_m=32,block_n=32,block_k=32,warps_m=2,warps_n=1,stages=3",

@@ -181,6 +181,16 @@ def table_attention(*, lengths: tuple[int, int], heads: tuple[int, int], **optio
     )
 
 
+def sort(rows: int, length: int, count: int, dtype: str = "f32") -> str:
+    """The first elements of sorted rows, the largest first, and their places."""
+    x, values, places = (f"tensor<{rows}x{n}x{t}>" for n, t in ((length, dtype), (count, dtype), (count, "i64")))
+    body = f'  %r, %p = "mlirc.sort"(%x) {{descending = true}} : ({x}) -> ({values}, {places})\n'
+    return (
+        f"func.func private @sort_0(%x: {x}) -> ({values}, {places}) "
+        f'attributes {{mlirc.kernel, mlirc.kind = "sort"}} {{\n{body}  return %r, %p : {values}, {places}\n}}\n'
+    )
+
+
 def scan(
     shape: tuple[int, ...], dim: int, dtype: str = "f32", combine: str = "addf", start: str = "0.0", kind: str = ""
 ) -> str:
