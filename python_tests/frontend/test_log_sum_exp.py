@@ -76,10 +76,11 @@ def _kernels(model) -> list[str]:
     return [s.kernel.rsplit("_", 1)[0] for s in model.plan.steps if hasattr(s, "kernel")]
 
 
-def _check(function, inputs, errors, one_kernel=True):
-    model = mlirc.compile(Of(function), inputs, device="host")
+def _check(function, inputs, errors, one_kernel=True, schedule=()):
+    model = mlirc.compile(Of(function), inputs, device="host", schedule=list(schedule))
     if one_kernel:
-        assert _kernels(model).count("attention") == 1 and not {"matmul", "reduction"} & set(_kernels(model))
+        assert {s.kernel for s in model.plan.steps if "attention" in getattr(s, "kernel", "")} == {"attention_0"}
+        assert not {"matmul", "reduction"} & set(_kernels(model))
     wants = EXACT.get(function, function)(*(x.double() for x in inputs))
     for got, want, error in zip(model(*inputs), wants, errors, strict=True):
         got = torch.as_tensor(got).double()
@@ -105,6 +106,32 @@ def test_of_flash_attention_counts_causal_and_writes_one_kernel():
 def test_of_halves_is_as_exact_as_sums(dtype, error, queries, keys):
     """PyTorch's own operators give it in f32."""
     _check(_flash_cpu, _tensors(queries, keys, 64, dtype), (error, 2e-5))
+
+
+def _shared_keys(q, k, v):
+    """Queries of the four heads that share a head of keys are rows of one tile."""
+    return aten._scaled_dot_product_flash_attention_for_cpu(q.repeat(1, 4, 1, 1), k, v)
+
+
+EXACT[_shared_keys] = lambda q, k, v: _exact(False)(
+    q.repeat(1, 4, 1, 1), k.repeat_interleave(4, 1), v.repeat_interleave(4, 1)
+)
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        "parts=2,combine=cluster",
+        "parts=3,combine=last",
+        "parts=3,combine=launch",
+        "parts=1,teams=2",
+        "parts=1,pack=false",
+    ],
+)
+def test_of_divided_keys(knobs):
+    inputs = _tensors(1, 261, 16, torch.bfloat16)
+    model = _check(_shared_keys, inputs, (6e-3, 2e-5), schedule=[f"cached_attention:{knobs},block_kv=32"])
+    assert _kernels(model).count("attention") == 1 + ("launch" in knobs)
 
 
 def test_of_halves_that_are_spelled_out():

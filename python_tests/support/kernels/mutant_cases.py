@@ -122,6 +122,10 @@ KERNELS: dict[str, tuple[str, str]] = {
         attention(lengths=(35, 90), dims=(16, 16), dtype="bf16"),
         "attention:mma=wgmma,block_q=64,block_kv=32,stages=3,rotate=1",
     ),
+    "attention, log-sum-exp": (
+        attention(lengths=(19, 37), dims=(16, 16), dtype="bf16", causal=True, lse=True),
+        "attention:block_q=16,block_kv=32,warps=1",
+    ),
     "stencil, mma": (str(Depthwise(3, 7, 9, 8, 5).kernel()), "stencil:band=3"),
     "stencil, mma, stride 2": (str(Depthwise(2, 9, 7, 8, 3, 2, "f16").kernel()), "stencil:band=5"),
     "recurrence, fma": (recurrence(2, 1, 4), "recurrence:units=2,warps=1,mma=fma"),

@@ -147,9 +147,9 @@ def norm(rows: int, length: int, dtype: str = "f32", lead: int = 1) -> str:
 def attention(
     *, batch: int = 1, heads: tuple[int, int] = (2, 1), lengths: tuple[int, int] = (16, 16),
     dims: tuple[int, int] = (8, 8), dtype: str = "f32", causal: bool = False, window: int = 0, softcap: float = 0.0,
-    mask: str = "", layouts: tuple[str, ...] = ("bhsd",) * 4, scale: float = 0.3,
+    mask: str = "", layouts: tuple[str, ...] = ("bhsd",) * 4, scale: float = 0.3, lse: bool = False,
 ) -> str:  # fmt: skip
-    """One mlirc.attention; heads and lengths are (query, key), dims (head, value)."""
+    """One mlirc.attention; heads and lengths are (query, key), dims (head, value). `lse`: with its log-sum-exp."""
     q = {"b": batch, "h": heads[0], "s": lengths[0], "d": dims[0]}
     k = q | {"h": heads[1], "s": lengths[1]}
     sizes = [q, k, k | {"d": dims[1]}, q | {"d": dims[1]}]
@@ -161,8 +161,9 @@ def attention(
         f"scale = {scale} : f64, causal = {str(causal).lower()}, window = {window} : i64, softcap = {softcap} : f64, "
         f"layouts = [{quoted}]"
     )
-    body = f'  %r = "mlirc.attention"({listed}) {{{attributes}}} : ({", ".join(arguments.values())}) -> {types[3]}'
-    return kernel("attention_0", "attention", arguments, types[3], body)
+    results = types[3] + (f", tensor<{batch}x{heads[0]}x{lengths[0]}xf32>" if lse else "")
+    call = f'"mlirc.attention"({listed}) {{{attributes}}} : ({", ".join(arguments.values())}) -> ({results})'
+    return kernel("attention_0", "attention", arguments, results, f"  %r{', %r1' if lse else ''} = {call}")
 
 
 def table_attention(*, lengths: tuple[int, int], heads: tuple[int, int], **options) -> str:
