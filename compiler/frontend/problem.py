@@ -147,19 +147,36 @@ def _abstract(problem: Problem) -> tuple[nn.Module, tuple]:
 @contextlib.contextmanager
 def fake_parameters(mode: Any) -> Iterator[None]:
     """Every parameter that a module gets inside becomes a fake tensor of this mode; buffers stay real."""
-    original = nn.Module.register_parameter
+    original, original_apply = nn.Module.register_parameter, nn.Module._apply
+    fakes = torch._subclasses.FakeTensor
+    moved: dict[tuple[int, int], tuple[Any, Tensor, nn.Parameter]] = {}  # holds what the numbers are of
 
     def register(self: nn.Module, name: str, param: nn.Parameter | None) -> None:
-        if param is not None and not isinstance(param, torch._subclasses.FakeTensor):
+        if param is not None and not isinstance(param, fakes):
             with mode:
                 param = nn.Parameter(torch.empty(param.shape, dtype=param.dtype), requires_grad=False)
         original(self, name, param)
 
-    nn.Module.register_parameter = register  # type: ignore[method-assign]
+    def apply(self: nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+        """A conversion (`Module.to`) replaces fake parameters, which PyTorch would swap and cannot; one that several
+        modules have stays one."""
+        parameters = dict(self._parameters)
+        self._parameters = {k: p for k, p in parameters.items() if not isinstance(p, fakes)}
+        original_apply(self, fn, recurse)
+        for name, param in parameters.items():
+            if isinstance(param, fakes):
+                key = id(fn), id(param)
+                if key not in moved:
+                    moved[key] = fn, param, nn.Parameter(fn(param), requires_grad=False)
+                self._parameters[name] = moved[key][2]
+        self._parameters = {k: self._parameters[k] for k in parameters}
+        return self
+
+    nn.Module.register_parameter, nn.Module._apply = register, apply  # type: ignore[method-assign]
     try:
         yield
     finally:
-        nn.Module.register_parameter = original  # type: ignore[method-assign]
+        nn.Module.register_parameter, nn.Module._apply = original, original_apply  # type: ignore[method-assign]
 
 
 def _with_buffers(module: nn.Module) -> nn.Module:

@@ -55,6 +55,26 @@ def get_init_inputs():
     return []
 """
 HUGE = SOFTMAX.replace("torch.rand(3, 11)", "torch.rand(1 << 20, 1 << 12)")
+CONVERTS = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        inner = nn.Conv2d(6, 6, 3, padding=1)
+        layers = nn.Sequential(nn.Conv2d(3, 6, 1), inner, nn.BatchNorm2d(6), inner)
+        self.layers = layers.to(torch.bfloat16).to(memory_format=torch.channels_last)
+
+    def forward(self, x):
+        return self.layers(x)
+
+def get_inputs():
+    return [torch.randn(2, 3, 5, 7).to(torch.bfloat16, memory_format=torch.channels_last)]
+
+def get_init_inputs():
+    return []
+"""
 CRASH = SOFTMAX.replace("return []", "import os; os._exit(3)")
 
 
@@ -87,6 +107,19 @@ def test_compiling_makes_neither_inputs_nor_weights(folder, tmp_path):
     assert isinstance(source.args[0], torch._subclasses.FakeTensor)
     source = open_problem(str(folder / "level1/2_linear.py"))
     assert all(isinstance(p, torch._subclasses.FakeTensor) for p in source.module.parameters())
+
+
+def test_a_model_that_converts_itself_is_not_made_either(tmp_path):
+    (tmp_path / "converts.py").write_text(CONVERTS)
+    source = open_problem(str(tmp_path / "converts.py"))
+    parameters = dict(source.module.named_parameters())
+    assert all(isinstance(p, torch._subclasses.FakeTensor) for p in (*parameters.values(), *source.args))
+    assert {p.dtype for p in parameters.values()} == {torch.bfloat16} and len(parameters) == 6
+    assert source.module.layers[1].weight is source.module.layers[3].weight
+    real = dict(load_problem(str(tmp_path / "converts.py")).module().named_parameters())
+    assert {n: (p.shape, p.stride()) for n, p in parameters.items()} == {
+        n: (p.shape, p.stride()) for n, p in real.items()
+    }
 
 
 def test_weights_and_inputs_are_the_same_each_time_and_those_of_the_reference(folder):
