@@ -1,7 +1,7 @@
 """`mlirc-parallel-branches`: lets the branches of a model that do not depend on each other run at the same time.
 
-A `kernels`-level pass, which marks `@main` (`mlirc.branches`): where a launch does not fill the GPU, the plan's next
-ones wait for what they need alone (`mlirc.backend.plan_branches`).
+A `kernels`-level pass, which marks `@main` (`mlirc.branches`): the plan's launches wait for what they need alone
+(`mlirc.backend.plan_branches`).
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def graph(
       dependent: programmatic dependent launch, from sm_90 on (default: of graphs whose GEMMs all have one row, or up to
         16 of 16 bits, on sm_90; where those read many weights, not attention and what follows it, unless they are f32;
         where several read more than 96 MiB of packed ones, none).
-      branches: launches that do not fill the GPU run at the same time as others that they do not depend on.
+      branches: launches that do not depend on each other run at the same time, at the cost of memory for what they use.
     """
     knobs = {
         "epilogue": fuse_epilogue,

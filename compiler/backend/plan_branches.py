@@ -1,15 +1,15 @@
 """Steps of a launch plan that may run at the same time: branches of a model that do not depend on each other.
 
-A step waits for those that made what it reads, and for those that use what it writes over. One that fills the GPU by
-itself waits for all before it, and all behind it wait for it: next to it nothing would gain. Buffers of steps that may
-run at the same time share no memory: between two steps that all others are ordered with, a buffer is held throughout.
+A step waits for those that made what it reads, and for those that use what it writes over. Copies, launches that a
+scalar may leave out and cooperative ones wait for all before them, and all behind wait for them. Buffers of steps that
+may run at the same time share no memory: between two steps that all others are ordered with, a buffer is held
+throughout.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 
 from mlirc.backend.arena import Lifetime
 from mlirc.backend.plan_views import Buffer, Step
@@ -34,11 +34,11 @@ class Branches:
 IN_ORDER = Branches({}, [])
 
 
-def find_branches(steps: Sequence[Step], setup: int, sms: int) -> Branches:
-    """The branches among the steps from number `setup` on, for a GPU of so many multiprocessors."""
+def find_branches(steps: Sequence[Step], setup: int) -> Branches:
+    """The branches among the steps from number `setup` on."""
     before: list[int] = []  # for each step, the bits of those that have ended when it begins
     after: dict[int, tuple[int, ...]] = {}
-    for number, needed in enumerate(_needed(steps, setup, sms)):
+    for number, needed in enumerate(_needed(steps, setup)):
         ended, direct = 0, []
         for other in sorted(needed, reverse=True):
             if not ended >> other & 1:
@@ -50,7 +50,7 @@ def find_branches(steps: Sequence[Step], setup: int, sms: int) -> Branches:
     return Branches({n: w for n, w in after.items() if n > setup or w}, _spans(before))
 
 
-def _needed(steps: Sequence[Step], setup: int, sms: int) -> list[set[int]]:
+def _needed(steps: Sequence[Step], setup: int) -> list[set[int]]:
     """For each step, those that it waits for, and maybe others that these wait for."""
     writers: dict[int, set[int]] = {}  # by buffer
     users: dict[int, set[int]] = {}
@@ -61,7 +61,7 @@ def _needed(steps: Sequence[Step], setup: int, sms: int) -> list[set[int]]:
         written = {view.buffer for view in step.written}
         for buffer in {view.buffer for view in step.views}:
             needed |= (users if buffer in written else writers).get(buffer, set())
-        if number < setup or not step.launch or _fills(step, sms):
+        if number < setup or not step.launch or step.launch.extents or step.launch.cooperative:
             needed |= set(range(max(alone, 0), number))
             alone = number
         for buffer in {view.buffer for view in step.views}:
@@ -69,13 +69,6 @@ def _needed(steps: Sequence[Step], setup: int, sms: int) -> list[set[int]]:
         writers |= {buffer: {number} for buffer in written}
         all_needed.append(needed)
     return all_needed
-
-
-def _fills(step: Step, sms: int) -> bool:
-    """Whether a launch has a block for every multiprocessor, or has to run by itself."""
-    launch = step.launch
-    assert launch is not None
-    return prod(launch.grid) >= sms or bool(launch.extents) or launch.cooperative
 
 
 def _spans(before: Sequence[int]) -> list[tuple[int, int]]:

@@ -37,7 +37,6 @@ from mlirc.runtime.plan_check import check_plan, used_arena
 from mlirc.runtime.repeats import MAX_STEPS, PlanStep, unroll, with_references
 from mlirc.runtime.sizes import Sizes
 from mlirc.runtime.structure import Structure
-from mlirc.targets import get_target
 
 
 def tensor_spec(type_: ir.Type, name: str, kind: str, dtype: str = "") -> TensorSpec:
@@ -358,7 +357,7 @@ def build_plan(
         builder.walk(by_name["main"])
     branches = IN_ORDER
     if levels.BRANCHES in by_name["main"].attributes and not builder.loops:
-        branches = find_branches(builder.steps, builder.setup, get_target(target).sms)
+        branches = find_branches(builder.steps, builder.setup)
     offsets, arena_size, unpacked = _lay_out(builder.buffers, branches)
 
     def bound(step: Step) -> PlanStep:

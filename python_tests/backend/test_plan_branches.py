@@ -17,18 +17,16 @@ from mlirc.device.model import DeviceModel
 from mlirc.device.plan.check import FileCheck
 from mlirc.driver.compilation import Compilation
 from mlirc.errors import MlircError
-from mlirc.runtime.plan import KernelLaunch, Plan
+from mlirc.runtime.plan import Extent, KernelLaunch, Plan
 from mlirc.runtime.plan_check import check_plan
 from mlirc.runtime.plan_json import from_json, to_json
 from mlirc.targets import get_target
 
-SMS = 132
 
-
-def step(reads: str, writes: str, blocks: int = 1) -> Step:
+def step(reads: str, writes: str, **more) -> Step:
     """A launch on buffers that are called by letters."""
     views = [View(ord(name), 0, 4) for name in reads + writes]
-    return Step(tuple(views), KernelLaunch("k", (blocks, 1, 1), (32, 1, 1), 0, ()), tuple(views[len(reads) :]))
+    return Step(tuple(views), KernelLaunch("k", (1, 1, 1), (32, 1, 1), 0, (), **more), tuple(views[len(reads) :]))
 
 
 def ended(after: dict[int, tuple[int, ...]], count: int) -> list[set[int]]:
@@ -42,18 +40,22 @@ def ended(after: dict[int, tuple[int, ...]], count: int) -> list[set[int]]:
 
 def test_steps_wait_for_what_they_read_and_for_who_uses_what_they_write():
     steps = [step("x", "a"), step("a", "b"), step("a", "c"), step("c", "d"), step("bd", "e"), step("e", "b")]
-    assert find_branches(steps, 0, SMS).after == {2: (0,), 4: (1, 3)}
-    assert find_branches([step("x", "a"), step("a", "b"), step("x", "a")], 0, SMS).after == {}
+    assert find_branches(steps, 0).after == {2: (0,), 4: (1, 3)}
+    assert find_branches([step("x", "a"), step("a", "b"), step("x", "a")], 0).after == {}
 
 
-def test_a_step_that_fills_the_gpu_waits_for_all_and_all_wait_for_it():
-    steps = [step("x", "a"), step("x", "b"), step("x", "c", SMS), step("x", "d"), step("x", "e")]
-    assert find_branches(steps, 0, SMS).after == {1: (), 2: (0, 1), 4: (2,)}
+def test_what_runs_alone_waits_for_all_and_all_wait_for_it():
+    steps = [step("x", "a"), step("x", "b"), step("x", "c", cooperative=True), step("x", "d"), step("x", "e")]
+    assert find_branches(steps, 0).after == {1: (), 2: (0, 1), 4: (2,)}
+    steps[2] = step("x", "c", extents={0: Extent(0)})
+    assert find_branches(steps, 0).after == {1: (), 2: (0, 1), 4: (2,)}
+    steps[2] = step("x", "c")
+    assert find_branches(steps, 0).after == {1: (), 2: (), 3: (), 4: ()}
 
 
 def test_what_runs_at_load_has_ended():
     steps = [step("w", "a"), step("w", "b"), step("xb", "c"), step("x", "d"), step("cd", "e")]
-    assert find_branches(steps, 2, SMS).after == {3: (), 4: (2, 3)}
+    assert find_branches(steps, 2).after == {3: (), 4: (2, 3)}
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -63,8 +65,8 @@ def test_no_two_steps_at_the_same_time_use_what_one_writes(seed):
     steps = []
     for _ in range(rng.integers(1, 25)):
         reads = "".join(rng.choice(list(names + "x"), rng.integers(1, 4), replace=False))
-        steps.append(step(reads, str(rng.choice(list(names))), int(rng.choice([1, 7, SMS], p=[0.6, 0.3, 0.1]))))
-    branches = find_branches(steps, 0, SMS)
+        steps.append(step(reads, str(rng.choice(list(names))), cooperative=bool(rng.random() < 0.1)))
+    branches = find_branches(steps, 0)
     before = ended(branches.after, len(steps))
     for a, b in itertools.combinations(range(len(steps)), 2):
         first, second = ({v.buffer for v in s.views} for s in (steps[a], steps[b]))
