@@ -22,8 +22,9 @@ from mlirc.scripts.elementwise import vector_width
 from mlirc.targets import Target
 
 LOADS = 4  # of a thread in one step along a row
+WIDE = 32  # of a thread in a step that a block has for itself
 AHEAD = 16  # elements of a thread in one step along a column; twice as many of few columns
-LONG, CHAINED = 1 << 16, 8  # elements of a row that blocks share, and warps of such a block
+LONG = 1 << 16  # elements of a row that blocks share
 LEAST = 512  # blocks of columns
 ENOUGH, PLENTY = 1 << 14, 1 << 16  # columns of which a thread for each keeps an H200 busy, and does so by itself
 
@@ -79,8 +80,12 @@ def chained_tiles(
     kernel: KernelInfo, vector: int, warps: int | None, step: int | None, sms: int
 ) -> tuple[list[int], int, int]:
     """The same of scans whose steps have a block each."""
-    warps = warps or CHAINED
-    return [1] * (len(kernel.dims) - 1) + [0], step or 32 * vector * LOADS * warps, warps
+    assert kernel.scan is not None
+    single = kernel.scan.count == 1 and kernel.element_bytes <= 4  # of which a thread has room for more
+    elements = product([d.extent for d in kernel.dims])
+    large = single and elements >= sms * 32 * WIDE * 16
+    warps, own = warps or (16 if large else 8), WIDE if large else vector * LOADS
+    return [1] * (len(kernel.dims) - 1) + [0], step or 32 * own * warps, warps
 
 
 @register(matches=is_tileable_scan, priority=20)

@@ -12,6 +12,7 @@ from mlirc.targets import Target
 
 NETWORK = 1 << 12  # elements of a row that a block sorts as they are
 SELECTED = 1 << 12  # elements that are looked for in a longer one
+SHORT = 1 << 10  # elements of a row that a network sorts sooner than a block selects a few of them
 
 
 @register(matches=lambda kernel: kernel.sort is not None, priority=50)
@@ -34,7 +35,7 @@ def sort(
     assert found is not None
     if way is None:
         few = found.count <= SELECTED and 4 * found.count <= found.length
-        way = "network" if found.length <= NETWORK else "select" if few else "radix"
+        way = "select" if few and found.length > SHORT else "network" if found.length <= NETWORK else "radix"
     if warps is None:
         warps = 32 if way == "select" else 4
     if elements is None and way == "network":

@@ -111,6 +111,7 @@ class ScanInfo:
     length: int
     linear: bool
     ends: bool
+    count: int  # of the values that it hands on
 
 
 @dataclass(frozen=True)
@@ -369,7 +370,7 @@ def _scanned(dims: Dims, row: tuple[int, ...], root: ir.Operation) -> dict:
     return dict(
         dims=tuple(RootDim(dims.extent[c], c == along or c in reduced) for c in row),
         permuted=_is_permuted(dims, row),
-        scan=ScanInfo(row.index(along), dims.extent[along], about.linear, bool(ends)),
+        scan=ScanInfo(row.index(along), dims.extent[along], about.linear, bool(ends), about.count),
     )
 
 
