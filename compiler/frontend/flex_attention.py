@@ -68,7 +68,7 @@ def write_out(graph: Graph, node: Node, owner: GraphModule) -> None:
     graph.erase_node(node)
 
 
-def _lists(block_mask: Any, mask: GraphModule) -> list[Node]:
+def _lists(block_mask: Any, mask: Any) -> list[Node]:
     """The numbers and indices of the listed blocks of keys, [B, H, blocks of queries] and [B, H, blocks of queries,
     most], those seen whole behind the others; where they alone say what is seen. A mask's function says it by itself:
     eager PyTorch computes nothing else, and lists that `create_block_mask` makes say the same."""
