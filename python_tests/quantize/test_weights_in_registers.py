@@ -74,9 +74,18 @@ def test_what_eight_weights_take(scheme, bits):
     assert pairs == 4 * steps and len(re.findall(r"mul\.rn\.bf16", ptx)) <= 8
     assert len(re.findall(r"selp\.b32", ptx)) <= (4 * steps if bits == 8 else 0) + 8
     assert len(re.findall(r"ld\.shared\.v4\.b32", ptx)) == steps * bits // 4
+    assert len(re.findall(r"wgmma\.wait_group\.sync\.aligned\s+2;", ptx)) == steps - 1
     assert "st.shared" not in ptx and "stmatrix.sync.aligned.m8n8.x4.trans" in ptx
     if find_ptxas():
         assert "0 bytes spill stores" in check_ptxas(ptx, get_target("sm_90a"))
+
+
+def test_few_columns_are_waited_for_together():
+    """Of sixteen rows four steps of 16 of k are one group, of which the next is unpacked meanwhile."""
+    ptx = ptx_of(24, 1024, 2048, "int4:group=128", "block_m=16,block_n=128,parts=2")
+    instructions = re.findall(r"wgmma\.(mma_async|commit_group|wait_group\.sync\.aligned\s+\d)", ptx)
+    first = instructions.index("mma_async")
+    assert instructions[first : first + 6] == ["mma_async"] * 4 + ["commit_group", "wait_group.sync.aligned \t1"]
 
 
 def test_steps_take_whole_blocks_of_words():

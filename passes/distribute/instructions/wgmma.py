@@ -27,6 +27,8 @@ from mlirc.passes.distribute.tiles.values import Fragment, Marked, Splat, Tile
 STEP_K = 16
 PANEL = LINE // 2  # elements of a panel's row
 AHEAD = 2  # steps whose packed words are loaded before they are unpacked
+COLUMNS_TOGETHER, MOST_TOGETHER = 64, 4  # of instructions that are waited for together
+BEHIND = 2  # groups that may be under way while the next one's weights are unpacked
 STEP_BYTES = 32  # along k, of one instruction, whatever the type
 _NAMES = {"bf16": "bf16", "f16": "f16", "f32": "f32", "f8E4M3FN": "e4m3", "f8E5M2": "e5m2", "i8": "s8", "i32": "s32"}
 NOT_AHEAD = "wgmma reads operands that a loop with mlirc.stages >= 3 copies asynchronously; use mma"
@@ -132,23 +134,36 @@ def unpacked(product: Product, weight: Elementwise) -> Fragment:
                 body.at(value, piece)
 
     issued: list[Group] = []
-    for at in range(AHEAD):
+    together = min(steps_together(columns * len(values)), len(steps) // 2)
+    behind = min(BEHIND, -(-len(steps) // together) - 1)  # of an iteration: its first group's registers come next
+    for at in range(max(AHEAD, together)):
         load(at)
-    for at, step in enumerate(steps):
-        load(at + AHEAD)
-        words = [[em.splat(body.at(number, p), body.piece) for p in tile] for tile in pieces(step)]
-        held = [[llvm.BitcastOp(i32, word).result for word in tile] for tile in words]
+    for first in range(0, len(steps), together):
+        batch = range(first, min(first + together, len(steps)))
+        for at in batch:
+            load(at + max(AHEAD, together))
+        words = [
+            [[em.splat(body.at(number, p), body.piece) for p in tile] for tile in pieces(steps[at])] for at in batch
+        ]
+        held = [[[llvm.BitcastOp(i32, word).result for word in tile] for tile in of_step] for of_step in words]
         fence()
-        for i, tile in enumerate(held):
-            values[i] = _from_registers(em, tile, right.at(0, step), right, values[i], columns)
+        for at, of_step in zip(batch, held, strict=True):
+            for i, tile in enumerate(of_step):
+                values[i] = _from_registers(em, tile, right.at(0, steps[at]), right, values[i], columns)
         issued.append(em.team.groups.commit())
-        if at:
-            issued[-2].settle()
-        else:
+        if len(issued) > behind:
+            issued[-1 - behind].settle()
+        elif len(issued) == behind:
             em.team.groups.ask_for(product.op)
     return WgmmaFragment(
         em, c.element, c.shape, c.sizes, product.layout, values, product.spread.tiles, product.under_way()
     )
+
+
+def steps_together(columns: int) -> int:
+    """Steps of 16 of k that are unpacked, issued and waited for together: more where an instruction's few columns take
+    less time than the wait for it."""
+    return max(min(MOST_TOGETHER, COLUMNS_TOGETHER // columns), 1)
 
 
 def is_zero(tile: Splat) -> bool:
