@@ -24,10 +24,12 @@ PARTS = (1, 2, 4)  # of K, in clusters
 GROUP = 64  # rows of the weight of a warpgroup's instruction
 # Registers of a thread for sums, by the warpgroups that compute: what is left beside unpacked weights and addresses.
 SUMS = {1: 32, 2: 128, 3: 80, 4: 40, 5: 32}
-# Clocks of an instruction's 64 rows of weights, 16 of k: what unpacking adds to its products, by a number's bits, and
-# more where there is one warpgroup, which waits for what it unpacks. Then of parts of K that a cluster adds: of all,
-# and bytes a clock. Fitted to some hundred schedules on an H200 (benchmarks/results/packed-rows-h200.md).
-UNPACKING, ALONE, COMBINING, COMBINED = {4: 35, 8: 48}, 25, 1500, 1.5
+# Clocks of an instruction's 64 rows of weights, 16 of k: half its columns at least; else, by the warpgroups that share
+# the issue slots, what unpacking int4 takes and HIDDEN of its columns (int8: WORDS as much). Then of a step's wait, and
+# of parts of K that a cluster adds: of all, and bytes a clock. Fitted to loops and schedules on an H200
+# (benchmarks/results/packed-rows-h200.md).
+UNPACKING, HIDDEN, WORDS = {1: 50.0, 2: 30.0, 3: 26.0, 4: 23.0, 5: 23.0}, 0.455, {4: 1.0, 8: 1.3}
+BARRIER, COMBINING, COMBINED = 80, 5000, 1.5
 
 
 def is_held(kernel: KernelInfo, target: Target, given: Mapping[str, Any]) -> bool:
@@ -67,9 +69,11 @@ def _counted(
     size: Sizes, c: ContractionInfo, target: Target, rows: int, columns: int, groups: int, parts: int
 ) -> HeldTile:  # fmt: skip
     moved = size.batch * (2 * size.m * c.k + c.count * size.n * (c.k * c.packed // 8 + 2 * size.m))
-    one = c.count * columns // GROUP * (rows / 2 + UNPACKING[c.packed] + (ALONE if groups == 1 else 0))
+    unpacking = WORDS[c.packed] * UNPACKING[groups]
+    each = max(rows / 2, unpacking + HIDDEN * rows / 2) + unpacking / 20  # which takes power from the tensor cores
+    one = c.count * columns // GROUP * each
     arriving = rows * ROW_BYTES + c.count * columns * SLICE * c.packed // 8
-    step = max(4 * one, arriving / ARRIVALS)
+    step = max(4 * one, arriving / ARRIVALS) + BARRIER
     blocks = size.batch * ceil_div(size.m, rows) * ceil_div(size.n, columns) * parts
     rounds, (full, last) = ceil_div(blocks, int(IN_CLUSTERS[parts] * target.sms)), divmod(blocks, target.sms)
     shares = full * target.sms + (max(last, target.sms / 2) if last else 0)
@@ -91,14 +95,29 @@ def _stages(tile: HeldTile, c: ContractionInfo, target: Target, block_k: int, gi
     return min((target.max_smem - others) // slot, 8)
 
 
+def held_clocks(kernel: KernelInfo, size: Sizes, target: Target) -> float:
+    """Clocks of the tile that takes the fewest."""
+    c = kernel.contraction
+    assert c is not None
+    return min(held_tiles(size, c, target, not _is_whole(kernel, size))).clocks
+
+
+def _is_whole(kernel: KernelInfo, size: Sizes) -> bool:
+    """Whether K is not divided: of two products, or where results are of another shape than sums."""
+    c = kernel.contraction
+    assert c is not None
+    return c.count > 1 or any(product(r.shape) != size.m * size.n * size.batch for r in kernel.results)
+
+
 def held_tile(kernel: KernelInfo, size: Sizes, target: Target, given: Mapping[str, Any]) -> BlockShape:
     """The tile of such a product whose blocks finish first by a count of clocks; knobs that are `given`, and what fits
     beside them."""
     c = kernel.contraction
     assert c is not None
     wanted = given["block_m"], given["block_n"]
-    whole = c.count > 1 or any(product(r.shape) != size.m * size.n * size.batch for r in kernel.results)
-    free = not whole and all(given[knob] is None for knob in ("parts", "persist", "cluster", "store", "stream"))
+    free = not _is_whole(kernel, size) and all(
+        given[knob] is None for knob in ("parts", "persist", "cluster", "store", "stream")
+    )
     tiles = held_tiles(size, c, target, free)
     fits = [t for t in tiles if all(w in (None, n) for w, n in zip(wanted, (t.rows, t.columns), strict=True))]
     block_k = given["block_k"] or max(unit_of(c.packed), SLICE)

@@ -12,7 +12,7 @@ from mlirc.schedule.kernel_info import KernelInfo
 from mlirc.schedule.verbs import ceil_div
 from mlirc.scripts._block_shape import Sizes, element_types
 from mlirc.scripts._direct_rows import direct_rows
-from mlirc.scripts._held_tiles import is_held
+from mlirc.scripts._held_tiles import held_clocks, is_held
 from mlirc.scripts._packed_tiles import unit_of
 from mlirc.scripts.matmul import matmul
 from mlirc.targets import Target
@@ -26,6 +26,11 @@ LARGE, SMALL = (16, 2), (7, 4)  # benchmarks/results/packed-rows-h200.md
 ALONE = range(14, 24)  # blocks of two products for each multiprocessor, of which each is one warp
 RESIDENT = 28  # warps of a multiprocessor that registers are left for
 STEP = 64  # of the instruction along k
+LONG = 8192  # elements of K from which on blocks that are fewer than multiprocessors divide it
+WIDE = 32  # columns of a block, of more rows than FEW_ROWS: each reads all rows
+# Bytes a clock that all blocks read of weights from global memory, and of rows from L2; and clocks of a launch. Fitted
+# to 9 schedules of 16 rows on an H200 (benchmarks/results/packed-rows-h200.md).
+GLOBAL_BYTES, L2_BYTES, LAUNCH = 2350, 4900, 3700
 
 
 def is_packed_rows(kernel: KernelInfo) -> bool:
@@ -59,6 +64,13 @@ def steps_of(c: ContractionInfo, given_warps: int | None, parts: int, wanted: in
     return warps, min(step, c.k)
 
 
+def direct_clocks(size: Sizes, c: ContractionInfo) -> float:
+    """Clocks of blocks of WIDE columns, which read all rows from L2 beside their words."""
+    words = size.batch * c.count * size.n * c.k * c.packed / 8
+    rows = ceil_div(size.batch * c.count * size.n, WIDE) * size.m * c.k * 2
+    return words / GLOBAL_BYTES + rows / L2_BYTES + LAUNCH
+
+
 @register(matches=is_packed_rows, priority=40)
 def packed_rows(
     kernel: KernelInfo,
@@ -87,7 +99,14 @@ def packed_rows(
     assert c is not None
     size, own = Sizes.of(kernel, c), (block_n, block_k, warps, min_blocks) == (None,) * 4 and parts == 1
     if own and size.m > FEW_ROWS and is_held(kernel, target, {}):
-        return matmul(kernel, target)  # which took less time for each of four shapes
+        if held_clocks(kernel, size, target) < direct_clocks(size, c):
+            return matmul(kernel, target)
+        block_n = WIDE // c.count
+        blocks = size.batch * ceil_div(size.n, block_n)
+        if c.count == 1 and blocks > target.sms:
+            warps = SMALL[0]
+        elif c.count == 1 and c.k >= LONG:
+            parts, warps = 2, 8
     if kernel.places and parts > 1:
         raise MlircError(f"kernel '{kernel.name}': parts={parts}: blocks that write rows to their places have all of K")
     block_n = block_n or (16 if c.count == 1 else 8)
