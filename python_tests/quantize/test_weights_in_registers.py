@@ -88,6 +88,13 @@ def test_few_columns_are_waited_for_together():
     assert instructions[first : first + 6] == ["mma_async"] * 4 + ["commit_group", "wait_group.sync.aligned \t1"]
 
 
+@pytest.mark.parametrize("n, by_warpgroups", [(512, False), (32768, True)])
+def test_sixteen_rows_go_to_what_reads_less(n, by_warpgroups):
+    """Warps that read all rows for each 32 columns, or warpgroups that share them, by the bytes of both."""
+    ptx = ptx_of(16, 2048, n, "int4:group=128")
+    assert ("wgmma.mma_async" in ptx) == by_warpgroups and ("mma.sync" in ptx) != by_warpgroups
+
+
 def test_steps_take_whole_blocks_of_words():
     with pytest.raises(MlircError, match="take words in part: more columns to a step"):
         ptx_of(64, 512, 128, "int4:group=128", "block_k=64")
