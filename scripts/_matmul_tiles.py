@@ -90,7 +90,7 @@ def default_group(m_blocks: int, n_blocks: int) -> int:
     what is left over at the end costs less than to read the left operand again for every column or two."""
     if m_blocks <= 8:
         return 1
-    whole = next(g for g in (8, 4, 2, 1) if n_blocks % g == 0)
+    whole = next(g for g in (8, 4, 2, 7, 5, 3, 1) if n_blocks % g == 0)
     return 8 if whole < 4 and m_blocks >= 32 and n_blocks >= 16 else whole
 
 

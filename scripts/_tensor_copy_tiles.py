@@ -14,6 +14,7 @@ from mlirc.targets import Target
 # way), and for a row of 128 bytes of results or less; bytes per second of global memory at so many clocks. Fitted to
 # some sixty schedules of sixteen products, and to tiles of convolutions with few steps.
 PRODUCTS, SHARED_READS, ARRIVALS, TILE_CLOCKS, RESULT_ROW = 2048, 128, 58, 3500, 18.6
+MOST_ARRIVALS = 77  # at one multiprocessor, where others have no blocks
 GLOBAL_BYTES = 4.2e12 / 1.8e9
 TRANSPOSING = 2  # clocks of a row of 128 bytes along k that three warps write, which nobody has measured
 
@@ -56,9 +57,12 @@ def tensor_copy_tile(
             if rows_anew and crowded and len(rows) * len(columns) > 1:
                 continue
             one = max(64 * deep * block_n * element / 2 / PRODUCTS, STEP_BYTES * (64 + block_n) / SHARED_READS)
-            step = max(4 * instructions * c.count * one, (block_m + copied) * ROW_BYTES / ARRIVALS)
-            step = max(step, TRANSPOSING * rows_anew)
             blocks = size.batch * ceil_div(size.m, block_m) * ceil_div(size.n, block_n)
+            # Of whole columns that are visited in groups: others got no more where some had no block.
+            shared = size.n % block_n == 0 and ceil_div(size.m, block_m) > 8
+            arriving = arrivals(blocks, target.sms) if shared else ARRIVALS
+            step = max(4 * instructions * c.count * one, (block_m + copied) * ROW_BYTES / arriving)
+            step = max(step, TRANSPOSING * rows_anew)
             rounds = ceil_div(blocks, target.sms)
             # The last round's blocks take at most twice their share of global memory's bandwidth; and in few rounds
             # blocks that had to wait for it have no time to catch up.
@@ -71,6 +75,11 @@ def tensor_copy_tile(
             tile = BlockShape(block_m, block_n, depth, 4 * warpgroups, 1, 8, mma, copy="tma", producers=producers)
             found.append((clocks, blocks * (block_m + copied), tile))
     return min(found, key=lambda f: f[:2])[2] if found else None
+
+
+def arrivals(blocks: int, sms: int) -> float:
+    """Bytes that arrive at a multiprocessor in a clock: where some have no block, the others have their share of L2."""
+    return min(ARRIVALS * sms / min(blocks, sms), MOST_ARRIVALS)
 
 
 def step_clocks(block_m: int, block_n: int) -> float:

@@ -133,6 +133,9 @@ class Body:
             if decided is not None:
                 return self.em.splat(operands[1 if decided else 2], n)
             operands = [v if chosen and i == 0 else self.em.splat(v, n) for i, v in enumerate(operands)]
+            words = None if self.strips is None else self.strips.in_words(name, operands)
+            if words is not None:
+                return words
         attributes = {name: op.attributes[name] for name in op.attributes}
         results = elementwise_op(name, [vec(r.type, n) for r in op.results], operands, attributes)
         return results[list(op.results).index(value)]

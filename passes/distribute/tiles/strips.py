@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from mlirc.mlir import arith, ir
-from mlirc.passes.distribute.emit.emitter import Emitter, IndexValue
+from mlirc.mlir import arith, ir, vector
+from mlirc.passes.distribute.emit.emitter import Emitter, IndexValue, vec
 from mlirc.passes.distribute.layouts.registers import Layout
 from mlirc.passes.distribute.memory import access
 from mlirc.passes.graph.evaluate import map_results
@@ -35,6 +35,7 @@ class Strips:
         self._atoms: dict[Any, tuple] = {}  # by what they are: a value, or a coordinate
         self._parts: dict[tuple, IndexValue] = {}  # what an atom is
         self._conditions: dict[tuple, ir.Value] = {}
+        self._words: dict[ir.Value, ir.Value] = {}  # of pairs that were chosen
         self._decided = {truth: em.constant(ir.BoolAttr.get(truth)) for truth in (True, False)}
         for op in block.operations:
             for value in op.operation.operands:
@@ -160,10 +161,38 @@ class Strips:
         """What a condition always is; None where that depends on the thread."""
         return next((truth for truth, value in self._decided.items() if value == condition), None)
 
+    # -- pairs of 16 bits
+
+    def in_words(self, name: str, operands: list[ir.Value]) -> ir.Value | None:
+        """What a condition chooses of bf16, as words of two, and what is widened of such words; None for another op. An
+        optimizer would widen first, and choose each element by itself."""
+        if name == "arith.select" and is_pairs(operands[1].type):
+            n, i32 = ir.VectorType(operands[1].type).shape[0] // 2, ir.IntegerType.get_signless(32)
+            chosen = [vector.BitCastOp(vec(i32, n), v).result for v in operands[1:]]
+            words = arith.SelectOp(operands[0], *chosen).result
+            pairs = vector.BitCastOp(operands[1].type, words).result
+            self._words[pairs] = words
+            return pairs
+        words = self._words.get(operands[0]) if name == "arith.extf" else None
+        return None if words is None else self._widened(words)
+
+    def _widened(self, words: ir.Value) -> ir.Value:
+        em, n, i32 = self.em, ir.VectorType(words.type).shape[0], ir.IntegerType.get_signless(32)
+        low = arith.ShLIOp(words, em.constant(ir.IntegerAttr.get(i32, 16), n)).result
+        high = arith.AndIOp(words, em.constant(ir.IntegerAttr.get(i32, -(1 << 16)), n)).result
+        f32 = vec(ir.F32Type.get(), n)
+        low, high = (arith.BitcastOp(f32, v).result for v in (low, high))
+        return em.pack([em.extract(v, i) for i in range(n) for v in (low, high)])
+
     def _once(self, key: tuple, make: Callable[[], ir.Value]) -> ir.Value:
         if key not in self._conditions:
             self._conditions[key] = make()
         return self._conditions[key]
+
+
+def is_pairs(type_: ir.Type) -> bool:
+    """Whether a type is a vector of an even number of bf16."""
+    return isinstance(type_, ir.VectorType) and str(type_.element_type) == "bf16" and type_.shape[0] % 2 == 0
 
 
 def _bounded(name: str, form: Index, limit: int) -> Index | None:
