@@ -39,7 +39,7 @@ from mlirc.frontend.decompositions_segments import SEGMENTS
 from mlirc.frontend.decompositions_special import SPECIAL
 from mlirc.frontend.decompositions_spectra import SPECTRA
 from mlirc.frontend.decompositions_window_gradients import WINDOW_GRADIENTS
-from mlirc.frontend.moments import average, moments, rounded_moments, wide_moments
+from mlirc.frontend.moments import LONGEST_ROW, average, moments, rounded_moments, wide_moments
 from mlirc.frontend.opmath import HALF, OPMATH, with_opmath
 from mlirc.frontend.random.dropouts import DROPOUTS
 from mlirc.frontend.random.graph import is_random
@@ -74,7 +74,12 @@ def _native_layer_norm(
     x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     dims = list(range(x.dim() - len(shape), x.dim()))
-    mean, centered, square = moments(_wide(x), dims)
+    wide = _wide(x)
+    if math.prod(shape) > LONGEST_ROW:  # no kernel holds it
+        mean, square = rounded_moments(wide, dims)
+        centered = (wide[..., None] - mean[..., None])[..., 0]  # in another shape: no difference for both
+    else:
+        mean, centered, square = moments(wide, dims)
     rstd = torch.rsqrt(square + eps)
     out = centered * rstd
     out = out * weight if weight is not None else out

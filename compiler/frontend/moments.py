@@ -13,7 +13,7 @@ import torch
 aten = torch.ops.aten
 Tensor = torch.Tensor
 
-LONGEST_ROW = 1 << 18  # elements that a cluster of blocks reduces at once
+LONGEST_ROW = 1 << 19  # elements that a cluster of blocks reduces at once
 LONGEST_PART, SHORTEST_PART = 1 << 14, 1 << 6  # elements of the parts of longer ones
 # Pixels of a part of one channel, where groups have channels between them: a thread's, whose neighbours have others.
 MOST_PIXELS, FEWEST_PIXELS = 64, 16
@@ -36,8 +36,8 @@ def wide_moments(x: Tensor, dims: list[int]) -> tuple[Tensor, Tensor]:
 
 
 def rounded_moments(x: Tensor, dims: list[int], pixels: bool = False) -> tuple[Tensor, Tensor]:
-    """(mean, variance) by two reductions of x that share nothing but the mean, for kernels of their own: whoever
-    subtracts the mean afterwards has its rounding, as in PyTorch's norms. Reductions that no block holds, or that are
+    """(mean, variance) for a kernel that writes both and nothing else: whoever subtracts the mean afterwards has its
+    rounding, as in PyTorch's norms. Reductions that no block holds, or that are
     not of rows, are of parts of rows first; of `pixels`, the last dimension, which may be stored in front of channels,
     so are all that are long."""
     parts, inner, outer = _in_parts(x, dims, pixels)

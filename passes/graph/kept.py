@@ -35,7 +35,8 @@ def may_be_kept(op: ir.Operation) -> bool:
 def keeper(op: ir.Operation, demand: Demand, uses: Uses, kernels_of: KernelsOf) -> Kernel | None:
     """The first kernel that reads a map's result, if it may write that, too.
 
-    It reduces rows of it, and reads it element by element in the order of its own result. Nobody else reads it before
+    It reduces rows of it, or rows of what it was reduced from, and reads it element by element in the order of its own
+    result. Nobody else reads it before
     the kernel's root: so nothing that reads the result elsewhere is read by the kernel.
     """
     kernels = sorted(demand.indices, key=lambda k: uses.order[k.root])
@@ -61,7 +62,7 @@ def _reads_alike(op: ir.Operation, kernel: Kernel, demand: Demand) -> bool:
     if kernel.row_count == 1:  # a GEMV computes the norm of one row itself
         return False
     shape, root = shape_of(op.results[0]), shape_of(kernel.root.results[0])
-    if prod(shape) != prod(root) or prod(shape) != kernel.size:
+    if prod(shape) != prod(root) or prod(shape) not in (kernel.size, kernel.row_count):
         return False
     (read,) = reads
     return linearize(read, shape) == linearize([dim(i, n) for i, n in enumerate(root)], root)  # type: ignore[arg-type]

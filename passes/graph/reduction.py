@@ -113,11 +113,11 @@ class ReductionEmitter:
 
     def emit(self) -> list[ir.Value]:
         """The outputs: over full rows if the root's dimensions include those of a row, else one element per row."""
-        for node in reversed(self.kept):
-            self._prepare(node, self.full)
-            self.emitter.tiles[node.number] = self.emitter.tensor(node, self.full)
-        results = []
         loops = self.full if {a[1] for c in self.cols for a in c.terms} & self.root_dims else self.rows
+        for node in reversed(self.kept):
+            self._prepare(node, loops)
+            self.emitter.tiles[node.number] = self.emitter.tensor(node, loops)
+        results = []
         for node in self.nodes:
             self._prepare(node, loops)
             tile = self.emitter.tiles.get(node.number)

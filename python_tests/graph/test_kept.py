@@ -77,9 +77,17 @@ def row_sums(x, y):
     return h.sum(-1), h
 
 
+def row_statistics(x, y):
+    """The mean of a row and its spread around it: both have one element per row."""
+    h = x + y
+    mean = h.mean(-1, keepdim=True)
+    return ((h - mean) ** 2).mean(-1), mean[:, 0] * 2, mean[:, 0]
+
+
 GRAPHS = {
     two_results: 1, of_three_dimensions: 1, two_norms: 2, norm_of_a_norm: 1, both_kept: 1, a_product_in_between: 4,
     read_before: 4, other_rows: 2, of_half_the_sum: 2, row_sums: 2,
+    row_statistics: 2,
 }  # fmt: skip
 
 

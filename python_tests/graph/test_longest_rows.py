@@ -10,6 +10,7 @@ from torch import nn
 
 import mlirc
 from mlirc.driver.compilation import Compilation
+from mlirc.frontend import decompositions, moments
 from mlirc.host import run_level
 from mlirc.ir import levels
 from mlirc.passes.graph import demands, grouping
@@ -49,3 +50,19 @@ def test_rows_that_a_cluster_holds_stay_one_kernel():
     job.import_module(nn.Softmax(-1), (torch.zeros(2, demands.LONGEST_ROW),), {})
     job.lower("kernels")
     assert str(levels.functions(job.modules["kernels"])["main"]).count(" call @") == 1
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+def test_a_norm_of_such_rows_reads_them_twice(weighted, monkeypatch):
+    """Means and squares of parts in one kernel, those of rows in one, and one map."""
+    for module in (demands, grouping, decompositions, moments):
+        monkeypatch.setattr(module, "LONGEST_ROW", 500)
+    monkeypatch.setattr(moments, "LONGEST_PART", 100)
+    x = torch.from_numpy(generator().standard_normal((3, 7, 90), "f4")) * 2 + 30
+    model = nn.LayerNorm((7, 90), elementwise_affine=weighted)
+    job = Compilation("longest", get_target("sm_90a"), helpers=0)
+    job.import_module(model.eval(), (x,), {})
+    job.lower("tiles")
+    assert str(levels.functions(job.modules["kernels"])["main"]).count(" call @") == 3
+    found = torch.as_tensor(run_level(job.modules["tiles"], [x], job.tensors())[0])
+    torch.testing.assert_close(found.double(), model.double()(x.double()), rtol=2e-5, atol=1e-6)
