@@ -340,10 +340,12 @@ def _run_problems(cases: list[Case], compiled: list[Entry], folder: Path, option
 
     gpu = not options.compile_only
     about = {**_environment(), "target": get_target(options.target).name, "schedule": options.schedule}
-    about["fp32"] = options.fp32
+    about |= {"fp32": options.fp32, "commit": commit()}
+    if compiled:
+        about |= {k: v for k, v in read_manifest(folder)[1].items() if k in about.keys() - _ENVIRONMENT.keys()}
     running = {"time": not options.check_only, "peers": _peers(options, "eager"), "samples": options.samples}
     running["kernels"] = options.kernels
-    session = Session(cases, folder, {**about, "commit": commit()}, about["target"], options.schedule, options.fp32)
+    session = Session(cases, folder, about, about["target"], options.schedule, options.fp32)
     session.compile_jobs = options.compile_jobs or max(options.jobs, 1)
     session.compile_memory = (options.memory or 0) * 2**30
     session.timeout, session.deadline, session.gpu, session.running = options.timeout, _deadline(options), gpu, running

@@ -22,6 +22,7 @@ from mlirc.driver.compilation import compile_model
 from mlirc.errors import MlircError
 from mlirc.frontend.problem import adopt, load_problem, loose_tensors, open_problem
 from mlirc.host import run_level
+from mlirc.tools import mlirc_bench
 from mlirc.tools.mlirc_bench import main
 
 LINEAR = """
@@ -214,6 +215,16 @@ def test_a_folder_compiles_past_a_crash_and_resumes(folder, tmp_path, capfd):
     assert "| level2 | 1 | 1 |" in out.with_suffix(".md").read_text()
     kept = [r["case"]["name"] for r in json.loads(out.read_text())["results"]]
     assert kept == ["level1/2_linear", "level2/1_crash"]  # also those that the filter left out
+
+
+def test_the_page_says_how_the_measured_problems_were_compiled(folder, tmp_path, monkeypatch):
+    compiled, out = tmp_path / "compiled", tmp_path / "r.json"
+    assert main([str(folder), "--filter", "linear", "--fp32", "tf32", "--compile-only", str(compiled)]) == 0
+    monkeypatch.setattr(mlirc_bench, "_require_gpu", lambda: None)
+    monkeypatch.setattr(session.Session, "run", lambda self, compiled: [])
+    assert main(["--run", str(compiled), "-o", str(out)]) == 0
+    about = json.loads(out.read_text())["about"]
+    assert (about["fp32"], about["target"], "tf32" in out.with_suffix(".md").read_text()) == ("tf32", "sm_90a", True)
 
 
 def test_a_worker_ends_with_its_parent(tmp_path):
