@@ -212,7 +212,7 @@ def test_rwkv_loops_over_its_tokens_and_keeps_its_own_code_where_that_differs(mo
     from transformers import RwkvConfig, RwkvModel
     from transformers.models.rwkv import modeling_rwkv
 
-    from mlirc.frontend.recurrences import _agrees
+    from mlirc.frontend.recurrences import FUNCTIONS, agrees
 
     torch.manual_seed(7)
     config = RwkvConfig(vocab_size=31, context_length=64, hidden_size=12, num_hidden_layers=2, use_cache=False)
@@ -225,9 +225,46 @@ def test_rwkv_loops_over_its_tokens_and_keeps_its_own_code_where_that_differs(mo
         wanted = [module(tokens).last_hidden_state]
     assert_right(run_level(job.modules["tiles"], [tokens], job.tensors()), wanted)
     assert_right(run_plan(job, [tokens]), wanted)
-    assert _agrees(own)
-    assert not _agrees(lambda decay, first, key, value, **kwargs: own(decay + 1, first, key, value, **kwargs))
-    assert not _agrees(lambda decay: decay)
+    ours, calls = FUNCTIONS["rwkv_linear_attention_cpu"]
+    assert agrees(own, ours, calls())
+    assert not agrees(
+        lambda decay, first, key, value, **kwargs: own(decay + 1, first, key, value, **kwargs), ours, calls()
+    )
+    assert not agrees(lambda decay: decay, ours, calls())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["Mamba", "FalconMamba"])
+def test_selective_scans_are_no_steps_one_by_one(kind, dtype):
+    """A layer's scan, with what its outputs are made of, is one kernel, however many tokens there are."""
+    import transformers
+
+    torch.manual_seed(11)
+    config = getattr(transformers, f"{kind}Config")(
+        vocab_size=31, hidden_size=24, state_size=5, num_hidden_layers=2, use_cache=False
+    )
+    module = getattr(transformers, f"{kind}Model")(config).eval().to(dtype)
+    tokens = torch.randint(0, 31, (2, 37))
+    job = compiled(module, (tokens,))
+    assert job.text("kernels").count("call @scan_") == 2 and "mlirc.loop" not in job.text("linalg")
+    with torch.no_grad():
+        expected = module(tokens).last_hidden_state
+        wide = module.double()(tokens).last_hidden_state
+    result = torch.as_tensor(run_level(job.modules["tiles"], [tokens], job.tensors())[0]).double()
+    own = torch.linalg.vector_norm(expected.double() - wide)
+    assert torch.linalg.vector_norm(result - wide) <= 2 * own + 1e-5 * torch.linalg.vector_norm(wide)
+
+
+def test_the_last_state_of_a_selective_scan():
+    from transformers.models.jamba import modeling_jamba
+    from transformers.models.zamba import modeling_zamba
+
+    from mlirc.frontend.recurrences import FUNCTIONS, agrees
+
+    ours, calls = FUNCTIONS["mamba_selective_scan"]
+    for own in (modeling_jamba.mamba_selective_scan, modeling_zamba.mamba_selective_scan):
+        assert agrees(own, ours, calls())
+    assert not agrees(lambda *a, **k: own(*a, **{**k, "D": None}), ours, calls())
 
 
 def test_an_empty_batch():
