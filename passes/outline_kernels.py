@@ -93,6 +93,8 @@ def _outline_all(outliner: Outliner) -> None:
 
 def _outline(root: ir.Operation, members: list[ir.Operation], outliner: Outliner) -> None:
     if kind(root) == "generic":
+        if root.name == SORT:
+            _materialise_constants(root, set(), outliner)
         for result, new in zip(
             root.results, outliner.outline([root], _opaque_kind(root), list(root.results)), strict=True
         ):
@@ -118,7 +120,7 @@ def _outline(root: ir.Operation, members: list[ir.Operation], outliner: Outliner
 
 
 def _materialise_constants(op: ir.Operation, inside: set[ir.Operation], outliner: Outliner) -> None:
-    """Contractions and attention read tensors in memory: a filled tensor that one reads gets a kernel of its own."""
+    """Contractions, attention and sorts read tensors in memory: a filled one that they read gets its own kernel."""
     inits = 1 if op.name.startswith("linalg.") else 0
     for i, value in enumerate(list(op.operands)[: len(op.operands) - inits]):
         owner = value.owner
