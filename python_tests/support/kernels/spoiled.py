@@ -234,7 +234,7 @@ class End:
     text: str
     what: str = ""  # was changed
     seconds: float = 0.0
-    memory: int = 0
+    memory: int = 0  # bytes that the run took beside its parent's
 
     @property
     def well(self) -> bool:
@@ -292,13 +292,14 @@ def run_apart(run: Callable[[Callable[[str], None]], End]) -> End:
         status = 1
         try:
             os.close(read)
-            taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+            taken, before = (int(n) * resource.getpagesize() for n in Path("/proc/self/statm").read_text().split()[:2])
             resource.setrlimit(resource.RLIMIT_AS, (taken + MEMORY, taken + MEMORY))
             resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 5))
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             end = run(lambda what: None if os.write(write, f"{' '.join(what.split())}\n".encode()) else None)
             with os.fdopen(write, "w") as f:
-                f.write(f"{end.how}\n{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}\n{end.text}")
+                most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+                f.write(f"{end.how}\n{max(most - before, 0)}\n{end.text}")
             status = 0
         finally:
             os._exit(status)
@@ -321,7 +322,7 @@ def run_apart(run: Callable[[Callable[[str], None]], End]) -> End:
     if status:
         return End("killed", f"status {os.waitstatus_to_exitcode(status)}", what, seconds)
     how, memory, text = rest
-    return End(how, text, what, seconds, int(memory) << 10)
+    return End(how, text, what, seconds, int(memory))
 
 
 def kernel_of(seed: int) -> str:
