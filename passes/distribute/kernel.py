@@ -47,6 +47,16 @@ def memref_of(t: ir.Type) -> ir.MemRefType:
     return ir.MemRefType.get(list(t.shape), storage_type(t.element_type))
 
 
+def take_place(module: ir.Module, function, host: func.FuncOp, name: str) -> None:
+    """Puts the host function that launches a kernel in the place of the kernel's own, with its attributes and name."""
+    for key in function.attributes:
+        if key.startswith("mlirc.") and key != schedule_attributes.DEMANDS:
+            host.attributes[key] = function.attributes[key]
+    function.operation.erase()
+    host.attributes["sym_name"] = ir.StringAttr.get(name)
+    module.operation.attributes["gpu.container_module"] = ir.UnitAttr.get()
+
+
 def distribute_function(module: ir.Module, function, target: Target) -> None:
     """Replaces a `tiles`-level kernel function by a gpu.module and a host function of the same name."""
     with blamed(function):
@@ -71,11 +81,6 @@ class Kernel:
         foralls = [o for o in ops if o.name == "scf.forall"]
         check_scheduled(ops)
         returned = list(ops[-1].operands)
-        kept = {
-            a: self.function.attributes[a]
-            for a in self.function.attributes
-            if a.startswith("mlirc.") and a != schedule_attributes.DEMANDS
-        }
         with self.function.location, ir.InsertionPoint(self.function):
             gpu_module = gpu.GPUModuleOp(ir.StringAttr.get(f"{self.name}_gpu"))
             if not gpu_module.regions[0].blocks:
@@ -83,8 +88,6 @@ class Kernel:
             inputs = [memref_of(a.type) for a in self.block.arguments]
             outputs = [memref_of(v.type) for v in returned]
             host = func.FuncOp(f"{self.name}_host", ir.FunctionType.get([*inputs, *outputs], []))
-            for key, value in kept.items():
-                host.attributes[key] = value
             entry = host.add_entry_block()
         self._bind_buffers(foralls, returned, entry, len(inputs))
         with ir.InsertionPoint(entry):
@@ -97,9 +100,7 @@ class Kernel:
             with self.function.location:
                 func.ReturnOp([])
         self._check_honoured()
-        self.function.operation.erase()
-        host.attributes["sym_name"] = ir.StringAttr.get(self.name)
-        self.module.operation.attributes["gpu.container_module"] = ir.UnitAttr.get()
+        take_place(self.module, self.function, host, self.name)
 
     def _check_honoured(self) -> None:
         """Raises Unsupported for what the schedule demands and no op took."""

@@ -11,7 +11,7 @@ from mlirc.ir.tensors import element_bytes
 from mlirc.mlir import arith, func, gpu, ir, llvm, memref, scf
 from mlirc.passes.distribute.emit.blame import check_attributes
 from mlirc.passes.distribute.emit.emitter import Emitter, Unsupported
-from mlirc.passes.distribute.kernel import memref_of
+from mlirc.passes.distribute.kernel import memref_of, take_place
 from mlirc.passes.recurrence import geometry
 from mlirc.passes.recurrence.body import Body
 from mlirc.schedule import attributes as schedule_attributes
@@ -58,12 +58,7 @@ def lower(
             own = [memref.AllocOp(t, [], []).result for t in handed]
             _launch(name, g, len(recurrences), smem, [*entry.arguments, *own])
             func.ReturnOp([])
-    for key in function.attributes:
-        if key.startswith("mlirc.") and key != schedule_attributes.DEMANDS:
-            host.attributes[key] = function.attributes[key]
-    function.operation.erase()
-    host.attributes["sym_name"] = ir.StringAttr.get(name)
-    module.operation.attributes["gpu.container_module"] = ir.UnitAttr.get()
+    take_place(module, function, host, name)
 
 
 @dataclass(frozen=True)

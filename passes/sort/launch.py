@@ -9,7 +9,7 @@ from mlirc.dialects.sort import SortInfo
 from mlirc.mlir import arith, func, gpu, ir, memref
 from mlirc.passes.distribute.emit.blame import check_attributes
 from mlirc.passes.distribute.emit.emitter import Emitter, Unsupported
-from mlirc.passes.distribute.kernel import memref_of
+from mlirc.passes.distribute.kernel import memref_of, take_place
 from mlirc.passes.sort import radix
 from mlirc.passes.sort.keys import Keys
 from mlirc.passes.sort.network import sort_rows
@@ -77,12 +77,7 @@ def lower(module: ir.Module, function: func.FuncOp, name: str, info: SortInfo, t
             build = {"network": _network, "select": _select, "radix": _radix}[way]
             build(sort, list(entry.arguments), warps, function)
             func.ReturnOp([])
-    for key in function.attributes:
-        if key.startswith("mlirc.") and key != schedule_attributes.DEMANDS:
-            host.attributes[key] = function.attributes[key]
-    function.operation.erase()
-    host.attributes["sym_name"] = ir.StringAttr.get(name)
-    module.operation.attributes["gpu.container_module"] = ir.UnitAttr.get()
+    take_place(module, function, host, name)
 
 
 def _network(sort: Sort, arguments: list[ir.Value], warps: int, function: ir.Operation) -> None:
